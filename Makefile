@@ -1,0 +1,78 @@
+# Everything a developer runs. Needs Python >= 3.11 and make; the rest is installed into .venv by package name.
+# `make help` lists the targets.
+
+PYTHON ?= python3
+FUZZ_SECONDS ?= 300
+SOAK_ROWS ?= 10000000
+export DEMO_SECONDS
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit pg lint types bench bench-capture fuzz soak docs clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
+
+demo: .venv/demo.stamp  ## an embedded Postgres, a small workload, its changes live (DEMO_SECONDS ends it by itself)
+	@$(BIN)/penstock demo
+
+# One after the other, so that each has the machine to itself, and each with its duration.
+test: .venv/test.stamp  ## everything: lint, types, unit, 30 s of fuzz, real servers
+	@begin=$$(date +%s); \
+	for step in lint types unit fuzz pg; do \
+	  from=$$(date +%s); echo "--- $$step"; \
+	  $(MAKE) --no-print-directory $$step FUZZ_SECONDS=30 || { echo "--- $$step failed after $$(($$(date +%s) - from)) s"; exit 1; }; \
+	  echo "--- $$step: $$(($$(date +%s) - from)) s"; \
+	done; \
+	echo "--- all passed in $$(($$(date +%s) - begin)) s"
+
+unit: .venv/test.stamp  ## tests without a server
+	@$(BIN)/python -m pytest -q tests/unit
+
+pg: .venv/test.stamp  ## tests against real servers, two majors
+	@$(BIN)/python -m pytest -q tests/pg
+
+lint: .venv/test.stamp  ## ruff (rules and format) and the order of the layers
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "Mend it with: ruff check --fix . && ruff format ."; exit 1; }
+	@$(BIN)/lint-imports --no-cache
+
+types: .venv/test.stamp  ## mypy, strict
+	@$(BIN)/mypy
+
+bench: bench-capture  ## every benchmark
+
+bench-capture: .venv/test.stamp  ## the capture beside pg_recvlogical, on the same WAL
+	@$(BIN)/python bench/capture.py
+
+fuzz: .venv/test.stamp  ## coverage-guided fuzz of the decoder (FUZZ_SECONDS)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python fuzz/decoder.py
+
+soak: .venv/test.stamp  ## the sizes that the guarantees name (SOAK_ROWS)
+	@SOAK_ROWS=$(SOAK_ROWS) $(BIN)/python -m pytest -q --timeout=7200 tests/soak
+
+docs: .venv/test.stamp  ## write the generated pages and check that the docs are complete
+	@$(BIN)/python -m penstock.cli.reference
+	@$(BIN)/python -m pytest -q tests/unit/test_guarantees.py tests/unit/test_docs.py
+
+clean:  ## remove what the other targets made
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/python.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Penstock needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12 ..."; \
+	  exit 1; }
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/test.stamp: .venv/python.stamp pyproject.toml constraints.txt
+	@echo "--- installing the test environment into .venv"
+	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+.venv/demo.stamp: .venv/python.stamp pyproject.toml constraints.txt
+	@echo "--- installing the demo into .venv"
+	@$(INSTALL) --editable '.[demo]'
+	@touch $@
