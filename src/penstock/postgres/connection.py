@@ -1,0 +1,242 @@
+"""Open connections: the one place in Penstock where a connection to Postgres is made.
+
+Every connection, for SQL or for replication, obeys the same settings: TLS, hosts in turn, a deadline, session
+settings that fix how values are written as text, and a server of a version that Penstock knows.
+
+Guarantees: a failure is a typed error with a sentence and a next step, told by SQLSTATE, and holds no secret.
+Deliberately not: retrying (callers know their budget) and pooling.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import random
+import re
+import select
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from penstock.errors import (
+    AuthenticationError,
+    ConfigError,
+    PenstockError,
+    RecoveryError,
+    UnavailableError,
+    VersionError,
+)
+from penstock.postgres.settings import ConnectionSettings, Endpoint, resolve
+from penstock.postgres.sqlstate import Attempt, refused, translate, translating
+from penstock.postgres.tls import diagnose
+
+__all__ = ["ConnectionSettings", "open_pgconn", "open_sql", "resolve", "translate", "translating"]
+
+DEFAULT_TIMEOUT_S = 10.0
+SUPPORTED = range(14, 19)
+
+# pgoutput and json write values as the session says; with these, text from any connection means the same.
+PINNED: Mapping[str, str] = {
+    "datestyle": "ISO",
+    "timezone": "UTC",
+    "extra_float_digits": "3",
+    "intervalstyle": "iso_8601",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+}
+# A peer that vanished (half-open connection) is noticed after 30 s of silence and 3 unanswered probes, or when sent
+# bytes stay unanswered for 60 s. The user's own values win.
+_KEEPALIVE = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3", "tcp_user_timeout": "60000"}
+_SQLSTATE = re.compile(r":  ([0-9A-Z]{5}): ")
+_ROUTINE = re.compile(r":  (\w+), \w+\.c:\d+")
+_VERBOSE, _DEFAULT = 2, 1  # PGVerbosity
+
+
+def open_pgconn(
+    settings: ConnectionSettings,
+    *,
+    replication: bool = False,
+    timeout_s: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> pq.abc.PGconn:
+    """Connect to the first host that will do, within `timeout_s` (else `connect_timeout`, else 10 s) for all of them.
+
+    `options` are further session settings by name. The caller owns the connection and finishes it.
+    """
+    session = _session(settings, replication, options or {})
+    budget_s = timeout_s or float(settings.get("connect_timeout", "0")) or DEFAULT_TIMEOUT_S
+    deadline = time.monotonic() + budget_s
+    endpoints = _addresses(settings)
+    wanted = settings.get("target_session_attrs", "any")
+    passes = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+    tries = [(endpoint, target) for target in passes for endpoint in endpoints]
+    troubles: list[PenstockError] = []
+    for index, (endpoint, target) in enumerate(tries):
+        now = time.monotonic()
+        share_s = max(deadline - now, 0.0) / (len(tries) - index)  # a silent host must not eat the time of the next
+        try:
+            return _connect(Attempt(settings, endpoint, replication), session, target, now + share_s)
+        except (AuthenticationError, ConfigError):  # the other hosts would say the same
+            raise
+        except PenstockError as trouble:
+            troubles.append(trouble)
+    raise next((trouble for trouble in troubles if not isinstance(trouble, UnavailableError)), troubles[-1])
+
+
+def open_sql(
+    settings: ConnectionSettings,
+    *,
+    timeout_s: float | None = None,
+    statement_timeout_s: float | None = None,
+    lock_timeout_s: float | None = None,
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """A connection for SQL, in autocommit. A time limit that is not given stays as the server has it."""
+    limits = {"statement_timeout": statement_timeout_s, "lock_timeout": lock_timeout_s}
+    options = {name: f"{round(limit * 1000)}ms" for name, limit in limits.items() if limit is not None}
+    pgconn = open_pgconn(settings, timeout_s=timeout_s, options=options)
+    connection: psycopg.Connection[tuple[Any, ...]] = psycopg.Connection(pgconn)
+    connection.autocommit = True
+    return connection
+
+
+def _session(settings: ConnectionSettings, replication: bool, options: Mapping[str, str]) -> dict[str, str]:
+    """The keywords of every attempt. The user's own `options` come first, so ours hold where both set one."""
+    words = [f"-c {name}={_escaped(value)}" for name, value in {**options, **PINNED}.items()]
+    session = {
+        **_KEEPALIVE,
+        "application_name": "penstock",
+        **settings.keywords(),
+        "options": " ".join([settings.get("options"), *words]).strip(),
+        "client_encoding": "UTF8",
+        "target_session_attrs": "any",
+        "load_balance_hosts": "disable",
+    }
+    return session | {"replication": "database"} if replication else session
+
+
+def _escaped(value: str) -> str:
+    return re.sub(r"([\\\s])", r"\\\1", value)
+
+
+def _addresses(settings: ConnectionSettings) -> list[Endpoint]:
+    """Every address of every host, in the order to try them: libpq gives each of them no deadline of its own."""
+    found: list[Endpoint] = []
+    unknown: list[Endpoint] = []
+    for endpoint in settings.endpoints:
+        if endpoint.is_local or endpoint.hostaddr:
+            found.append(endpoint)
+            continue
+        try:
+            answers = socket.getaddrinfo(endpoint.host, int(endpoint.port), type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            unknown.append(endpoint)
+            continue
+        found += [endpoint._replace(hostaddr=address) for address in dict.fromkeys(str(a[4][0]) for a in answers)]
+    if not found:
+        raise UnavailableError(
+            f"the host name of {' and '.join(map(str, unknown))} is not known here",
+            hint="Check the host in the connection URL, and the name service of this machine.",
+        )
+    if settings.get("load_balance_hosts") == "random":
+        random.shuffle(found)
+    return found
+
+
+def _connect(attempt: Attempt, session: Mapping[str, str], target: str, deadline: float) -> pq.abc.PGconn:
+    endpoint = attempt.endpoint
+    own = {name: value for name, value in endpoint._asdict().items() if value}
+    others = {name: value for name, value in session.items() if name not in ("host", "hostaddr", "port")}
+    pgconn = pq.PGconn.connect_start(_conninfo({**others, **own}))
+    try:
+        _set_verbosity(pgconn, _VERBOSE)
+        if pgconn.status == pq.ConnStatus.BAD:
+            raise ConfigError(f"libpq does not accept one of the settings for {endpoint}: {', '.join(sorted(others))}")
+        if not _finished(pgconn, deadline):
+            raise UnavailableError(
+                f"the server at {endpoint} did not answer in time",
+                hint="Check the host and port, and that no firewall drops the connection.",
+            )
+        if pgconn.status != pq.ConnStatus.OK:
+            raise _failure(pgconn, attempt, deadline)
+        _check(pgconn, attempt, target)
+        _set_verbosity(pgconn, _DEFAULT)
+    except BaseException:
+        pgconn.finish()
+        raise
+    return pgconn
+
+
+def _conninfo(keywords: Mapping[str, str]) -> bytes:
+    quoted = {name: value.replace("\\", "\\\\").replace("'", "\\'") for name, value in keywords.items()}
+    return " ".join(f"{name}='{value}'" for name, value in quoted.items()).encode()
+
+
+def _finished(pgconn: pq.abc.PGconn, deadline: float) -> bool:
+    """Drive the connection until it stands or has failed; False when time ran out first."""
+    state = pq.PollingStatus.WRITING
+    while True:
+        poll = select.poll()  # libpq may change sockets between steps
+        poll.register(pgconn.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
+            return False
+        state = pq.PollingStatus(pgconn.connect_poll())
+        if state in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
+            return True
+
+
+def _failure(pgconn: pq.abc.PGconn, attempt: Attempt, deadline: float) -> PenstockError:
+    text = pgconn.error_message.decode("utf-8", "replace")
+    states = _SQLSTATE.findall(text)
+    if states:
+        # With sslmode prefer there may be two: with TLS and without. 28000 only says that one way is closed.
+        sqlstate = next((state for state in states if state != "28000"), states[0])
+        return refused(sqlstate, _ROUTINE.findall(text), attempt)
+    if pgconn.needs_password:
+        return AuthenticationError(
+            f"the server asks {attempt.settings.user!r} for a password, and none is given",
+            hint="Put it into the URL, PGPASSWORD or a password file that only you can read (PGPASSFILE, ~/.pgpass).",
+        )
+    return diagnose(attempt, deadline)
+
+
+def _check(pgconn: pq.abc.PGconn, attempt: Attempt, target: str) -> None:
+    """Refuse a server of another version, or one in another role than `target_session_attrs` asks for."""
+    if pgconn.server_version // 10000 not in SUPPORTED:
+        raise VersionError(
+            f"the server at {attempt.endpoint} is Postgres {pgconn.server_version // 10000}",
+            hint=f"Penstock works with Postgres {SUPPORTED[0]} to {SUPPORTED[-1]}.",
+        )
+    standby = pgconn.parameter_status(b"in_hot_standby") == b"on"
+    read_only = standby or pgconn.parameter_status(b"default_transaction_read_only") == b"on"
+    fits = {"any": True, "read-write": not read_only, "read-only": read_only, "primary": not standby, "standby": standby}
+    if not fits.get(target, True):
+        raise RecoveryError(
+            f"no host of {attempt.settings.describe()} is {target}, as target_session_attrs asks",
+            hint="Add the host that is, or change target_session_attrs.",
+        )
+
+
+@functools.cache
+def _libpq() -> Any:
+    """The libpq that psycopg has loaded, or None where it cannot be reached: errors then lack their SQLSTATE."""
+    try:
+        module = importlib.import_module(pq.PGconn.__module__)
+        if pq.__impl__ == "python":
+            return importlib.import_module("psycopg.pq._pq_ctypes").pq
+        return ctypes.CDLL(module.__file__)
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+def _set_verbosity(pgconn: pq.abc.PGconn, verbosity: int) -> None:
+    """Verbose: a failed connect then tells its SQLSTATE, which psycopg offers no other way to learn."""
+    set_verbosity = getattr(_libpq(), "PQsetErrorVerbosity", None)
+    pointer = getattr(pgconn, "pgconn_ptr", None)
+    if set_verbosity is not None and pointer:
+        set_verbosity(ctypes.c_void_p(pointer), verbosity)
