@@ -1,0 +1,9 @@
+"""Every test has the fixtures of tests/fixtures, one plugin a topic."""
+
+pytest_plugins = [
+    "tests.fixtures.strictness",
+    "tests.fixtures.seeds",
+    "tests.fixtures.servers",
+    "tests.fixtures.leftovers",
+    "tests.fixtures.databases",
+]
