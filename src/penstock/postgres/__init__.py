@@ -1,0 +1,1 @@
+"""Everything that talks to Postgres; the only layer that imports its driver."""

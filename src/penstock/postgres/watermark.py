@@ -1,0 +1,93 @@
+"""Acknowledgements in, one durable position out.
+
+Transactions are announced in commit order; their changes are confirmed in any order, from any thread, any number of
+times. The watermark moves to a transaction's end LSN when all of its changes, and all earlier transactions, are
+confirmed. Guarantee: it never moves backwards and never passes a change that was not confirmed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from penstock import failpoints
+from penstock.errors import ConfigError
+from penstock.model import Lsn, Position
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A transaction with changes to confirm; `reaches` is where the watermark goes when it is done."""
+
+    rows: int
+    left: int
+    reaches: Lsn
+    confirmed: bytearray | None = None  # one byte a change, made when the first is confirmed
+
+
+class Watermark:
+    """The `AckSink` of a capture."""
+
+    def __init__(self, start: Lsn = Lsn.ZERO) -> None:
+        self._lock = threading.Lock()
+        self._pending: OrderedDict[Lsn, _Pending] = OrderedDict()
+        self._durable = start
+
+    @property
+    def durable(self) -> Lsn:
+        """Everything up to here is confirmed."""
+        return self._durable
+
+    @property
+    def pending(self) -> int:
+        """How many transactions are not confirmed in full."""
+        return len(self._pending)
+
+    def expect(self, end_lsn: Lsn, rows: int) -> None:
+        """Announce a transaction before any of its changes is handed out."""
+        with self._lock:
+            if rows:
+                self._pending[end_lsn] = _Pending(rows, rows, end_lsn)
+            else:
+                self._reach(end_lsn)
+
+    def reach(self, lsn: Lsn) -> None:
+        """Say that no change stands between the newest announced transaction and `lsn`."""
+        with self._lock:
+            self._reach(lsn)
+
+    def _reach(self, lsn: Lsn) -> None:
+        if self._pending:
+            newest = next(reversed(self._pending.values()))
+            newest.reaches = max(newest.reaches, lsn)
+        else:
+            self._durable = max(self._durable, lsn)
+
+    def confirm(self, position: Position) -> None:
+        """Take note that one change is durable."""
+        self.confirm_rows(position.lsn, position.row, position.row + 1)
+
+    def confirm_rows(self, lsn: Lsn, first: int, end: int) -> None:
+        """Take note that the changes `first` … `end - 1` of the transaction that ends at `lsn` are durable."""
+        with self._lock:
+            failpoints.passing("confirm")
+            pending = self._pending.get(lsn)
+            if pending is None and lsn <= self._durable:
+                return  # confirmed before
+            if pending is None or not 0 <= first < end <= pending.rows:
+                raise ConfigError(f"no such change was delivered: rows {first} to {end - 1} of {lsn}")
+            self._mark(pending, first, end)
+            while self._pending and next(iter(self._pending.values())).left == 0:
+                _, done = self._pending.popitem(last=False)
+                self._durable = max(self._durable, done.reaches)
+
+    @staticmethod
+    def _mark(pending: _Pending, first: int, end: int) -> None:
+        if (first, end) == (0, pending.rows):  # the usual case: a whole transaction at once
+            pending.left = 0
+            return
+        if pending.confirmed is None:
+            pending.confirmed = bytearray(pending.rows)
+        pending.left -= pending.confirmed.count(0, first, end)
+        pending.confirmed[first:end] = b"\1" * (end - first)
