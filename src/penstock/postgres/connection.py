@@ -31,11 +31,13 @@ from penstock.errors import (
     UnavailableError,
     VersionError,
 )
+from penstock.postgres.diagnosis import diagnose
+from penstock.postgres.refusal import Attempt, broken_off, no_session_settings, refused
 from penstock.postgres.settings import ConnectionSettings, Endpoint, resolve
-from penstock.postgres.sqlstate import Attempt, refused, translate, translating
-from penstock.postgres.tls import diagnose
+from penstock.postgres.sqlstate import is_retryable, translate, translating
+from penstock.postgres.tls import check_files
 
-__all__ = ["ConnectionSettings", "open_pgconn", "open_sql", "resolve", "translate", "translating"]
+__all__ = ["ConnectionSettings", "is_retryable", "open_pgconn", "open_sql", "resolve", "translate", "translating"]
 
 DEFAULT_TIMEOUT_S = 10.0
 SUPPORTED = range(14, 19)
@@ -49,9 +51,16 @@ PINNED: Mapping[str, str] = {
     "bytea_output": "hex",
     "standard_conforming_strings": "on",
 }
+# Those that the server reports by itself: a pooler that drops ours is noticed without a question.
+_REPORTED = {b"TimeZone": b"UTC", b"IntervalStyle": b"iso_8601", b"standard_conforming_strings": b"on"}
 # A peer that vanished (half-open connection) is noticed after 30 s of silence and 3 unanswered probes, or when sent
 # bytes stay unanswered for 60 s. The user's own values win.
-_KEEPALIVE = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3", "tcp_user_timeout": "60000"}
+_KEEPALIVE = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
 _SQLSTATE = re.compile(r":  ([0-9A-Z]{5}): ")
 _ROUTINE = re.compile(r":  (\w+), \w+\.c:\d+")
 _VERBOSE, _DEFAULT = 2, 1  # PGVerbosity
@@ -68,13 +77,13 @@ def open_pgconn(
 
     `options` are further session settings by name. The caller owns the connection and finishes it.
     """
+    check_files(settings)
     session = _session(settings, replication, options or {})
-    budget_s = timeout_s or float(settings.get("connect_timeout", "0")) or DEFAULT_TIMEOUT_S
-    deadline = time.monotonic() + budget_s
-    endpoints = _addresses(settings)
+    deadline = time.monotonic() + (timeout_s or max(int(settings.get("connect_timeout", "0")), 0) or DEFAULT_TIMEOUT_S)
     wanted = settings.get("target_session_attrs", "any")
-    passes = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
-    tries = [(endpoint, target) for target in passes for endpoint in endpoints]
+    targets = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+    endpoints = _addresses(settings)
+    tries = [(endpoint, target) for target in targets for endpoint in endpoints]
     troubles: list[PenstockError] = []
     for index, (endpoint, target) in enumerate(tries):
         now = time.monotonic()
@@ -85,7 +94,20 @@ def open_pgconn(
             raise
         except PenstockError as trouble:
             troubles.append(trouble)
-    raise next((trouble for trouble in troubles if not isinstance(trouble, UnavailableError)), troubles[-1])
+    raise _most_telling(troubles, settings)
+
+
+def _most_telling(troubles: list[PenstockError], settings: ConnectionSettings) -> PenstockError:
+    """Of what the hosts said, the one that somebody must act upon; else that it may be better in a moment."""
+    passing = (UnavailableError, RecoveryError)  # among several hosts, a standby may be promoted at any moment
+    if firm := [trouble for trouble in troubles if not isinstance(trouble, passing)]:
+        return firm[0]
+    if len(settings.endpoints) > 1 and all(isinstance(trouble, RecoveryError) for trouble in troubles):
+        return UnavailableError(
+            f"no host of {settings.describe()} is {settings.get('target_session_attrs')} now",
+            hint="Promote one, name another host, or change target_session_attrs.",
+        )
+    return next((trouble for trouble in troubles if isinstance(trouble, UnavailableError)), troubles[-1])
 
 
 def open_sql(
@@ -153,7 +175,7 @@ def _connect(attempt: Attempt, session: Mapping[str, str], target: str, deadline
     others = {name: value for name, value in session.items() if name not in ("host", "hostaddr", "port")}
     pgconn = pq.PGconn.connect_start(_conninfo({**others, **own}))
     try:
-        _set_verbosity(pgconn, _VERBOSE)
+        verbose = _set_verbosity(pgconn, _VERBOSE)
         if pgconn.status == pq.ConnStatus.BAD:
             raise ConfigError(f"libpq does not accept one of the settings for {endpoint}: {', '.join(sorted(others))}")
         if not _finished(pgconn, deadline):
@@ -162,7 +184,7 @@ def _connect(attempt: Attempt, session: Mapping[str, str], target: str, deadline
                 hint="Check the host and port, and that no firewall drops the connection.",
             )
         if pgconn.status != pq.ConnStatus.OK:
-            raise _failure(pgconn, attempt, deadline)
+            raise _failure(pgconn, attempt, deadline, verbose)
         _check(pgconn, attempt, target)
         _set_verbosity(pgconn, _DEFAULT)
     except BaseException:
@@ -190,35 +212,35 @@ def _finished(pgconn: pq.abc.PGconn, deadline: float) -> bool:
             return True
 
 
-def _failure(pgconn: pq.abc.PGconn, attempt: Attempt, deadline: float) -> PenstockError:
+def _failure(pgconn: pq.abc.PGconn, attempt: Attempt, deadline: float, verbose: bool) -> PenstockError:
     text = pgconn.error_message.decode("utf-8", "replace")
     states = _SQLSTATE.findall(text)
     if states:
-        # With sslmode prefer there may be two: with TLS and without. 28000 only says that one way is closed.
-        sqlstate = next((state for state in states if state != "28000"), states[0])
-        return refused(sqlstate, _ROUTINE.findall(text), attempt)
+        return refused(states, _ROUTINE.findall(text), attempt)
     if pgconn.needs_password:
         return AuthenticationError(
             f"the server asks {attempt.settings.user!r} for a password, and none is given",
             hint="Put it into the URL, PGPASSWORD or a password file that only you can read (PGPASSFILE, ~/.pgpass).",
         )
-    return diagnose(attempt, deadline)
+    return diagnose(attempt, deadline) or broken_off(attempt, verbose)
 
 
 def _check(pgconn: pq.abc.PGconn, attempt: Attempt, target: str) -> None:
-    """Refuse a server of another version, or one in another role than `target_session_attrs` asks for."""
+    """Refuse a server of another version, a session without our settings, or a role that is not asked for."""
     if pgconn.server_version // 10000 not in SUPPORTED:
         raise VersionError(
             f"the server at {attempt.endpoint} is Postgres {pgconn.server_version // 10000}",
             hint=f"Penstock works with Postgres {SUPPORTED[0]} to {SUPPORTED[-1]}.",
         )
+    if any(pgconn.parameter_status(name) != value for name, value in _REPORTED.items()):
+        raise no_session_settings(attempt)
     standby = pgconn.parameter_status(b"in_hot_standby") == b"on"
     read_only = standby or pgconn.parameter_status(b"default_transaction_read_only") == b"on"
-    fits = {"any": True, "read-write": not read_only, "read-only": read_only, "primary": not standby, "standby": standby}
-    if not fits.get(target, True):
+    fits = {"read-write": not read_only, "read-only": read_only, "primary": not standby, "standby": standby}
+    if not fits.get(target, True):  # any
         raise RecoveryError(
-            f"no host of {attempt.settings.describe()} is {target}, as target_session_attrs asks",
-            hint="Add the host that is, or change target_session_attrs.",
+            f"the server at {attempt.endpoint} is not {target}, as target_session_attrs asks",
+            hint="Connect to the one that is, or change target_session_attrs.",
         )
 
 
@@ -234,9 +256,11 @@ def _libpq() -> Any:
         return None
 
 
-def _set_verbosity(pgconn: pq.abc.PGconn, verbosity: int) -> None:
+def _set_verbosity(pgconn: pq.abc.PGconn, verbosity: int) -> bool:
     """Verbose: a failed connect then tells its SQLSTATE, which psycopg offers no other way to learn."""
     set_verbosity = getattr(_libpq(), "PQsetErrorVerbosity", None)
     pointer = getattr(pgconn, "pgconn_ptr", None)
-    if set_verbosity is not None and pointer:
-        set_verbosity(ctypes.c_void_p(pointer), verbosity)
+    if set_verbosity is None or not pointer:
+        return False
+    set_verbosity(ctypes.c_void_p(pointer), verbosity)
+    return True
