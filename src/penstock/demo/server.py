@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -225,6 +226,13 @@ class Server:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    # Below the range from which the system takes the ports of outgoing connections. Inside it, a client that keeps
+    # knocking while the server is halted can be given the server's own port, and then talks to itself.
+    for port in random.SystemRandom().sample(range(15000, 32000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise UnavailableError("no free port between 15000 and 32000 on 127.0.0.1")
