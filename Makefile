@@ -36,7 +36,7 @@ pg: .venv/test.stamp  ## tests against real servers, two majors
 
 lint: .venv/test.stamp  ## ruff (rules and format) and the order of the layers
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "Mend it with: ruff check --fix . && ruff format ."; exit 1; }
-	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 types: .venv/test.stamp  ## mypy, strict
 	@$(BIN)/mypy

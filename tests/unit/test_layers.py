@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-from importlinter.cli import lint_imports
-
 ROOT = Path(__file__).parents[2]
 
 
-def test_imports_only_go_down_and_drivers_stay_in_their_layer(monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "src"))
-    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
+def test_an_import_that_goes_up_or_takes_a_driver_elsewhere_is_caught(tmp_path: Path) -> None:
+    """`make lint` runs the check on the project itself; here it is shown to fail where it should."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for module, forbidden in ("model", "penstock.cli"), ("contracts", "psycopg"), ("postgres/slot", "pyspark.sql"):
+        with open(tmp_path / f"src/penstock/{module}.py", "a") as source:
+            source.write(f"\nimport {forbidden}\n")
+    (tmp_path / "src/penstock/unlisted.py").touch()
+    command = [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert shown.returncode == 1
+    for finding in "model -> penstock.cli", "contracts -> psycopg", "slot -> pyspark", "- penstock.unlisted":
+        assert finding in shown.stdout
 
 
 def test_the_documented_order_is_the_checked_one() -> None:
