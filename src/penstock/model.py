@@ -129,19 +129,27 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The server that a position belongs to: its system identifier and, where known, its timeline."""
+
+    system_id: str
+    timeline: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationConfig:
     """What a capture reads and how much it may hold.
 
     `start_lsn` zero resumes from the slot's own confirmed position; any other value says that the caller holds a
-    position of its own, which the server must still be able to serve. `system_id` names the server that the
-    position belongs to. `columns` names, for a table, the columns that a thin change carries; where a table is not
+    position of its own, which the server must still be able to serve. `origin` names the server that the position
+    belongs to. `columns` names, for a table, the columns that a thin change carries; where a table is not
     listed, its identity and foreign-key columns are taken from the catalog.
     """
 
     slot: str
     publication: str
     start_lsn: Lsn = Lsn.ZERO
-    system_id: str | None = None
+    origin: Origin | None = None
     temporary_slot: bool = False
     failover: bool = False
     streaming: bool = True
@@ -174,7 +182,8 @@ class CoverageReport:
     """Which of the required tables a publication carries.
 
     `present` and `missing` part the required tables. `manageable` says that this role may make up for what is
-    missing. `blockers` are findings that no ALTER PUBLICATION mends. `sql` is what an owner would run, in order.
+    missing. `blockers` are findings that keep a table out, or part of its changes. `sql` is what an owner would run,
+    in order. `notes` are worth knowing and stop nothing.
     """
 
     publication: str
@@ -183,6 +192,7 @@ class CoverageReport:
     manageable: bool = True
     blockers: tuple[Blocker, ...] = ()
     sql: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -3,7 +3,7 @@
 A block holds row messages as the server sent them. Decoding walks all messages of one relation together, column by
 column, with array operations, so that no Python runs per row. Guarantees: the same result as `pgoutput.decode` on
 each message, and the same `DecodeError` for a message that it refuses; a value that an update did not touch is
-filled in from the old row where the server sent that (REPLICA IDENTITY FULL), and is marked unchanged otherwise.
+filled in from the old tuple where the server sent it there, and is marked unchanged otherwise.
 Values stay the server's bytes: giving them types is `values`' work.
 """
 
@@ -55,6 +55,12 @@ class Block:
         """The block without the messages that are not to be kept."""
         data = np.frombuffer(self.data, np.uint8)
         return replace(self, data=data[np.repeat(keep, self.lengths)].tobytes(), lengths=self.lengths[keep])
+
+    def rows(self, first: int, end: int) -> Block:
+        """The messages `first` … `end - 1`."""
+        places = np.cumsum(self.lengths[:end])
+        start = int(places[first - 1]) if first else 0
+        return replace(self, data=self.data[start : int(places[-1])], lengths=self.lengths[first:end])
 
     def joins(self, other: Block) -> bool:
         """Whether the messages of both can be decoded as one block."""
@@ -152,7 +158,8 @@ def _table_rows(
     if bad.any():
         raise _refusal(block, _spread(bad, at, len(bounds[0])))
     if some_old:
-        _fill_unchanged(new, old, has_old[has_new], full[has_old], has_new[has_old])
+        keys = np.array([relation.columns[column].key for column in columns], np.bool_)
+        _fill_unchanged(new, old, (has_old[has_new], has_new[has_old]), full[has_old], keys)
     return TableRows(relation, columns, at, tags, has_old, full, new.columns(data), old.columns(data))
 
 
@@ -231,14 +238,13 @@ class _Walk:
         return _Found(starts, lengths, nulls, unchangeds, place, bad)  # type: ignore[arg-type]
 
 
-def _fill_unchanged(new: _Found, old: _Found, new_with_old: Mask, full: Mask, old_with_new: Mask) -> None:
-    """Take from the whole old row what the new one left out as unchanged."""
+def _fill_unchanged(new: _Found, old: _Found, pairs: tuple[Mask, Mask], full: Mask, keys: Mask) -> None:
+    """Take from the old tuple what the new one left out as unchanged: any column of a whole row, else the identity."""
     for column, unchanged in enumerate(new.unchanged):
         if unchanged is None:
             continue
-        source = np.flatnonzero(old_with_new)
-        target = np.flatnonzero(new_with_old)
-        fill = unchanged[target] & full[source]
+        target, source = np.flatnonzero(pairs[0]), np.flatnonzero(pairs[1])
+        fill = unchanged[target] & (full[source] | keys[column])
         source, target = source[fill], target[fill]
         new.starts[column][target] = old.starts[column][source]
         new.lengths[column][target] = old.lengths[column][source]

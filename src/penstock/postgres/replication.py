@@ -240,20 +240,21 @@ class Duplex:
         try:
             if not self.ended:
                 self._pgconn.put_copy_end()
-                deadline = time.monotonic() + timeout_s
-                while not self.ended and time.monotonic() < deadline:
-                    self._pgconn.flush()
-                    self.drain()
-                    if not self.ended:
-                        select.select([self._pgconn.socket], [], [], 0.05)
+                self._await_end(time.monotonic() + timeout_s)
         except (psycopg.Error, PenstockError):
             pass  # the connection is gone already
         finally:
             self._client.close()
 
+    def _await_end(self, deadline: float) -> None:
+        while not self.ended and time.monotonic() < deadline:
+            self._pgconn.flush()
+            if not self.drain():
+                select.select([self._pgconn.socket], [], [], 0.05)
+
     def _raise_failure(self) -> None:
         result = self._pgconn.get_result()
-        if result and result.status == pq.ExecStatus.FATAL_ERROR:
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             raise translate(result, "streaming changes")
 
 

@@ -29,7 +29,7 @@ from penstock.errors import (
     WalLevelError,
 )
 from penstock.model import Lsn, literal
-from penstock.postgres.connection import translate
+from penstock.postgres.connection import translate, translating
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -239,6 +239,14 @@ def lag(connection: Connection, name: str) -> int | None:
     """Bytes of WAL that the slot's consumer has not confirmed; None where there is no such slot."""
     slot = inspect(connection, name)
     return slot.lag_bytes if slot else None
+
+
+def heartbeat(connection: Connection) -> Lsn:
+    """Write a small message into the WAL, which moves slots whose own tables are quiet; where it stands."""
+    statement = "SELECT pg_catalog.pg_logical_emit_message(false, 'penstock', 'heartbeat')::text"
+    with translating("writing a heartbeat"):
+        ((text,),) = execute(connection, statement)
+    return Lsn.parse(text)
 
 
 def missing(name: str) -> SlotMissingError:

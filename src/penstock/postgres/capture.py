@@ -1,0 +1,229 @@
+"""`WalChangeCapture`: Postgres row changes over logical replication.
+
+Changes come thin (`live`: identity and link columns, as Python values) or whole (`batches`: Arrow, every column).
+Both carry an acknowledgement; the slot moves to a transaction's end when all of it, and all before it, is confirmed.
+
+Guarantees: nothing committed is lost, whenever the process ends; after a restart what was not confirmed comes again,
+whole transactions in commit order. Memory is bounded by `buffer_bytes` + `spill_bytes` and the batch being read.
+A capture holds no connection: copies are cheap, and each stream owns a connection and a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from penstock.contracts import Change
+from penstock.errors import CoverageError
+from penstock.model import CoverageReport, Lsn, Position, QualifiedTable, ReplicationConfig, SnapshotTable
+from penstock.postgres import catalog, changes, publication, slot
+from penstock.postgres.changes import Piece, ThinColumns
+from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
+from penstock.postgres.receiver import Receiver
+from penstock.postgres.rows import Keys, RowShape, TableBatch, row_batches
+from penstock.postgres.snapshot import read_snapshot
+from penstock.postgres.watermark import Watermark
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+# What one decoding step takes: large enough that array operations pay, small enough to stay in a cache.
+_PIECE_ROWS = 16_384
+_PIECE_BYTES = 4 << 20
+_LAG_AGE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Row changes as Arrow, a batch for each table, up to `end`; `confirm` when they are durable."""
+
+    tables: tuple[TableBatch, ...]
+    rows: int
+    end: Position
+    confirm: Callable[[], None]
+
+
+class Stream(Generic[_T]):
+    """An endless iterator that owns its connection. Iterate in one thread; `close` from any."""
+
+    def __init__(self, receiver: Receiver, watermark: Watermark, items: Iterator[_T]) -> None:
+        self._receiver = receiver
+        self._watermark = watermark
+        self._items = items
+        self._finalizer = weakref.finalize(self, receiver.close)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _T:
+        return next(self._items)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def durable(self) -> Lsn:
+        """Everything up to here is confirmed; the slot follows within a moment."""
+        return self._watermark.durable
+
+    @property
+    def received(self) -> Lsn:
+        """The end of the newest transaction that was received whole."""
+        return self._receiver.received
+
+    def close(self) -> None:
+        """Report what was confirmed, give the connection back and end the iteration. Any number of times."""
+        self._finalizer()
+
+
+class WalChangeCapture:
+    """Captures row changes through a slot and a publication; implements `ChangeCapture` and `CaptureProvisioning`."""
+
+    def __init__(self, config: ReplicationConfig, connection_url: str | ConnectionSettings) -> None:
+        self.config = config
+        self._settings = resolve(connection_url) if isinstance(connection_url, str) else connection_url
+        self._required: frozenset[QualifiedTable] = frozenset()
+        self._manage = False
+        self._lag = _LagSample(self._settings, config.slot)
+
+    def __repr__(self) -> str:
+        where = self._settings.describe()
+        return f"WalChangeCapture(slot={self.config.slot!r}, publication={self.config.publication!r}, {where})"
+
+    def with_publication_management(self, required: set[QualifiedTable], manage: bool) -> WalChangeCapture:
+        """A copy that proves, before it streams, that `required` is published, and publishes it where it may."""
+        copy = WalChangeCapture(self.config, self._settings)
+        copy._required, copy._manage = frozenset(required), manage
+        return copy
+
+    def live(self) -> Stream[Change]:
+        """Thin changes in commit order, from the slot's confirmed position on, for ever."""
+        watermark, known = Watermark(), _Known(self._settings, self.config)
+        receiver = self._receiver(watermark, known)
+
+        def make(piece: Piece) -> Iterable[Change]:
+            return changes.thin(piece, known.thin, watermark)
+
+        return Stream(receiver, watermark, _produce(receiver, make, _PIECE_ROWS, _PIECE_BYTES))
+
+    def batches(
+        self, shape: RowShape | None = None, *, max_rows: int = _PIECE_ROWS, max_bytes: int = _PIECE_BYTES
+    ) -> Stream[ChangeBatch]:
+        """The same changes as Arrow batches of whole rows, each within the limits.
+
+        A transaction larger than a limit is cut; it is acknowledged when its last batch is confirmed.
+        """
+        watermark, known = Watermark(), _Known(self._settings, self.config)
+        receiver = self._receiver(watermark, known)
+        layout = shape or RowShape()
+
+        def make(piece: Piece) -> Iterable[ChangeBatch]:
+            tables = tuple(row_batches(piece, layout, known.primary_keys))
+            last = piece.spans[-1]
+            end = Position(last.transaction.end_lsn, last.first + last.count - 1)
+            yield ChangeBatch(tables, piece.count, end, lambda: changes.confirm(piece, watermark.confirm_rows))
+
+        return Stream(receiver, watermark, _produce(receiver, make, max_rows, max_bytes))
+
+    def snapshot(self, tables: Sequence[SnapshotTable]) -> Iterator[Change]:
+        """What the tables hold now, all of one moment, as inserts whose acks move nothing."""
+        return read_snapshot(self._settings, tables)
+
+    def lag(self) -> int | None:
+        """Bytes of WAL not yet confirmed, at most a second old; None until the slot exists."""
+        return self._lag.current()
+
+    def heartbeat(self) -> Lsn:
+        """Write a small message into the WAL, so that the slot of a quiet database can move; where it stands."""
+        with open_sql(self._settings) as connection:
+            return slot.heartbeat(connection)
+
+    def inspect_coverage(self, required: set[QualifiedTable]) -> CoverageReport:
+        """What the publication carries of `required`; changes nothing."""
+        with open_sql(self._settings) as connection:
+            return publication.inspect(connection, self.config.publication, required)
+
+    def ensure_coverage(self, required: set[QualifiedTable], manage: bool) -> CoverageReport:
+        """The same, as observed before publishing what is missing, where `manage` and the role allow it."""
+        with open_sql(self._settings) as connection:
+            return publication.ensure(connection, self.config.publication, required, manage)
+
+    def _receiver(self, watermark: Watermark, known: _Known) -> Receiver:
+        if self._required:
+            self._require_coverage()
+        return Receiver(self._settings, self.config, watermark, known.learn)
+
+    def _require_coverage(self) -> None:
+        required = set(self._required)
+        before = self.ensure_coverage(required, self._manage)
+        report = before if before.complete else self.inspect_coverage(required)
+        if not report.complete:
+            reasons = [blocker.reason for blocker in report.blockers]
+            missing = ", ".join(map(str, sorted(report.missing)))
+            found = "; ".join([*([f"not published: {missing}"] if missing else []), *reasons])
+            raise CoverageError(
+                f"publication {report.publication} does not carry what is required: {found}",
+                hint="Run: " + " ".join(f"{statement};" for statement in report.sql) if report.sql else "",
+            )
+
+
+def _produce(receiver: Receiver, make: Callable[[Piece], Iterable[_T]], max_rows: int, max_bytes: int) -> Iterator[_T]:
+    while (transactions := receiver.take(max_bytes)) is not None:
+        try:
+            for piece in changes.pieces(transactions, max_rows, max_bytes):
+                yield from make(piece)
+                if receiver.closed:
+                    return
+        finally:
+            for transaction in transactions:
+                transaction.release()
+
+
+class _Known:
+    """What the catalog says about published tables, read again at each connect."""
+
+    def __init__(self, settings: ConnectionSettings, config: ReplicationConfig) -> None:
+        self._settings = settings
+        self._config = config
+        self.primary_keys: Keys = {}
+        self.thin = ThinColumns({})
+
+    def learn(self) -> None:
+        """Prove that the publication exists, before a slot is made or read, and read what it publishes."""
+        name = self._config.publication
+        with open_sql(self._settings) as connection:
+            publication.require(connection, name, self._config.slot)
+            info = publication.read_publication(connection, name)
+            found = catalog.read_tables(connection, info.published if info else ())
+        self.primary_keys = {table: info.primary_key for table, info in found.items() if info.primary_key}
+        links = {table: catalog.thin_columns(info) for table, info in found.items()}
+        self.thin = ThinColumns({**links, **self._config.columns})
+
+
+class _LagSample:
+    """The slot's lag, sampled over a short connection of its own and shared for a moment."""
+
+    def __init__(self, settings: ConnectionSettings, name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._lock = threading.Lock()
+        self._sampled_at = float("-inf")
+        self._lag_bytes: int | None = None
+
+    def current(self) -> int | None:
+        with self._lock:
+            if self._lag_bytes is None or time.monotonic() - self._sampled_at > _LAG_AGE_S:
+                with open_sql(self._settings) as connection:
+                    self._lag_bytes = slot.lag(connection, self._name)
+                self._sampled_at = time.monotonic()
+            return self._lag_bytes
