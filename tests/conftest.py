@@ -6,4 +6,6 @@ pytest_plugins = [
     "tests.fixtures.servers",
     "tests.fixtures.leftovers",
     "tests.fixtures.databases",
+    "tests.fixtures.standins",
+    "tests.fixtures.tls",
 ]
