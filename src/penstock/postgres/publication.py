@@ -1,0 +1,259 @@
+"""The publication that a capture reads: does it carry what is required, and making it so.
+
+`inspect` reports and never changes anything; `ensure` reports what it saw, then adds what it may; `require` is the
+capture's check before it makes a slot and before it streams, because a publication must be there first (E40).
+Guarantees: nothing is published after which the server would reject a user's UPDATE or DELETE, and no change of a table
+falls between a later snapshot and the stream. Reading is here; deciding is `coverage`, trying `trial`, doing
+`alteration`. Deliberately not: changing a replica identity, an existing listing or an option; the report has that SQL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.pq import TransactionStatus
+
+from penstock.errors import BugError, CoverageError, PublicationError
+from penstock.model import CoverageReport, Lsn, Op, QualifiedTable, literal, quote
+from penstock.postgres.alteration import add, emit_marker
+from penstock.postgres.catalog import SqlConnection, TableInfo, one_snapshot, read_tables
+from penstock.postgres.coverage import LOCK_TIMEOUT_S, Addition, Judgement, decide
+from penstock.postgres.observation import Observation, PublicationInfo, PublishedTable
+from penstock.postgres.sqlstate import translating
+from penstock.postgres.trial import Trial, try_out
+
+log = logging.getLogger(__name__)
+
+Columns = Mapping[QualifiedTable, Collection[str]]
+
+# Each time round, somebody else has just changed the publication; three times in a row is a quarrel.
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ensured:
+    """What `provision` did: the report as it stood before, the tables it added, and a WAL position past that.
+
+    A seed of an added table starts at a boundary past `marker`.
+    """
+
+    report: CoverageReport
+    added: frozenset[QualifiedTable] = frozenset()
+    marker: Lsn | None = None
+
+
+def inspect(
+    conn: SqlConnection, publication: str, required: Collection[QualifiedTable], columns: Columns | None = None
+) -> CoverageReport:
+    """Report what the publication carries of the required tables. Changes nothing.
+
+    `columns` names, for a table, the columns whose old and new values a reader follows; where it is given, the replica
+    identity and a column list must hold them. Whether this role may add what is missing is found by trying in a
+    transaction that is rolled back, which uses up a transaction id and holds, for a moment, a lock that no writer
+    waits for.
+    """
+    report, _, _ = _look(conn, publication, required, columns)
+    return report
+
+
+def ensure(
+    conn: SqlConnection,
+    publication: str,
+    required: Collection[QualifiedTable],
+    manage: bool,
+    columns: Columns | None = None,
+    lock_timeout_s: float = LOCK_TIMEOUT_S,
+) -> CoverageReport:
+    """Report as `inspect` does, then publish what is missing where `manage` and the role allow it.
+
+    Otherwise changes nothing and warns with the SQL. Raises CoverageError, with nothing changed, where a lock could
+    not be had in time.
+    """
+    return provision(conn, publication, required, manage, columns, lock_timeout_s).report
+
+
+def provision(
+    conn: SqlConnection,
+    publication: str,
+    required: Collection[QualifiedTable],
+    manage: bool,
+    columns: Columns | None = None,
+    lock_timeout_s: float = LOCK_TIMEOUT_S,
+) -> Ensured:
+    """`ensure`, telling also what was added and from where in the WAL on the added tables are in the stream."""
+    if conn.info.transaction_status is not TransactionStatus.IDLE:
+        raise BugError("a publication is changed in a transaction of its own, but one is open on this connection")
+    report, judgement, trial = _look(conn, publication, required, columns)
+    addition = _permitted(judgement, trial) if manage else None
+    added: frozenset[QualifiedTable] = frozenset()
+    for _ in range(_ROUNDS):
+        if addition is None:
+            break
+        added |= set(addition.tables)
+        if add(conn, addition, lock_timeout_s):
+            break
+        addition = _permitted(decide(_observe(conn, publication, required), required, columns), trial)
+    else:
+        raise CoverageError(f"publication {quote(publication)} is being changed by others; nothing was added to it")
+    _tell(report, added)
+    if not added:
+        return Ensured(report)
+    return Ensured(report, added, emit_marker(conn, publication))
+
+
+def require(
+    conn: SqlConnection, publication: str, slot: str | None = None, tables: Collection[QualifiedTable] = ()
+) -> None:
+    """Raise PublicationError unless the publication exists; call it before a slot is made, and before streaming.
+
+    Where `slot` exists already, it was made before the publication, and what was written since then cannot be had from
+    it: the server stops decoding at the first such change (up to 17) or leaves it out without a word (18).
+    """
+    with translating("looking for the publication"):
+        row: Any = conn.execute(
+            "SELECT pg_catalog.current_database()::text,"
+            " EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = %s::name),"
+            " EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s::name)",
+            [publication, slot],
+        ).fetchone()
+    database, exists, slot_exists = row
+    if exists:
+        return
+    create = f"CREATE PUBLICATION {quote(publication)} FOR TABLE {', '.join(t.sql for t in sorted(tables)) or '…'};"
+    message = f"publication {quote(publication)} does not exist in database {quote(database)}"
+    if slot is None or not slot_exists:
+        raise PublicationError(message, hint=f"Create it, before the slot: {create}")
+    raise PublicationError(
+        f"{message}, but slot {quote(slot)} does; changes since the slot was made cannot be read from it",
+        hint=f"Start anew, publication first: SELECT pg_drop_replication_slot({literal(slot)}); {create}"
+        " Then let Penstock make the slot and seed again.",
+    )
+
+
+def _look(
+    conn: SqlConnection, publication: str, required: Collection[QualifiedTable], columns: Columns | None
+) -> tuple[CoverageReport, Judgement, Trial]:
+    seen = _observe(conn, publication, required)
+    judgement = decide(seen, required, columns)
+    trial = try_out(conn, seen, judgement.addition) if judgement.addition else Trial()
+    whole = judgement.addition is not None and judgement.missing == set(judgement.addition.tables)
+    report = CoverageReport(
+        publication=publication,
+        present=judgement.present,
+        missing=judgement.missing,
+        manageable=not judgement.missing or (whole and trial.allowed),
+        blockers=(*judgement.blockers, *trial.blockers),
+        sql=judgement.sql,
+        notes=(*judgement.notes, *trial.notes),
+    )
+    return report, judgement, trial
+
+
+def _permitted(judgement: Judgement, trial: Trial) -> Addition | None:
+    """What to add for real: not what the role was refused; but where the try could not tell, yes."""
+    if judgement.addition is None or not trial.possible:
+        return None
+    tables = [table for table in judgement.addition.tables if table not in trial.refused]
+    return judgement.addition.with_tables(tables) if tables else None
+
+
+def _tell(report: CoverageReport, added: frozenset[QualifiedTable]) -> None:
+    """Log what was added; warn of what is left, with the SQL as long as nothing of it was run."""
+    name = quote(report.publication)
+    if added:
+        log.info("publication %s now carries %s", name, _listed(added))
+    lines = [f"{f'{blocker.table}: ' if blocker.table else ''}{blocker.reason}" for blocker in report.blockers]
+    if left := report.missing - added:
+        lines.insert(0, f"publication {name} does not carry {_listed(left)}")
+    sql = [blocker.sql for blocker in report.blockers if blocker.sql] if added else report.sql
+    if lines:
+        log.warning("%s", "\n".join([*lines, *(["To mend it, run:", *sql] if sql else [])]))
+
+
+def _listed(tables: Collection[QualifiedTable]) -> str:
+    return ", ".join(map(str, sorted(tables)))
+
+
+def _observe(conn: SqlConnection, publication: str, required: Collection[QualifiedTable]) -> Observation:
+    """Read the publication, the required tables and their partition families, all in one snapshot."""
+    with translating("reading the publication"), one_snapshot(conn):
+        info = read_publication(conn, publication)
+        tables = read_tables(conn, required)
+        if info is not None and not info.operations.issuperset(Op):
+            # Widening its operations concerns every table that it holds.
+            tables |= read_tables(conn, info.published.keys() - tables.keys())
+        while relatives := read_tables(conn, _families(tables) - tables.keys()):
+            tables |= relatives
+    return Observation(publication, conn.info.server_version, info, tables)
+
+
+def _families(tables: Mapping[QualifiedTable, TableInfo]) -> set[QualifiedTable]:
+    return {relative for info in tables.values() for relative in (*info.ancestors, *info.partitions)}
+
+
+def read_publication(conn: SqlConnection, publication: str) -> PublicationInfo | None:
+    """The publication as it is now, or None."""
+    version = conn.info.server_version
+    with translating("reading the publication"), one_snapshot(conn):
+        row: Any = conn.execute(publication_sql(version), [publication]).fetchone()
+        if row is None:
+            return None
+        oid, owner, all_tables, via_root, operations, generated, schemas = row
+        listed = conn.execute(_LISTED, [oid]).fetchall()
+        published = conn.execute(published_sql(version), [publication]).fetchall()
+    return PublicationInfo(
+        owner=owner,
+        all_tables=all_tables,
+        via_root=via_root,
+        operations=frozenset(map(Op, operations)),
+        generated=generated,
+        schemas=frozenset(schemas),
+        listed=frozenset(QualifiedTable(*name) for name in listed),
+        published={
+            QualifiedTable(schema, name): PublishedTable(None if columns is None else tuple(columns), filtered)
+            for schema, name, columns, filtered in published
+        },
+    )
+
+
+_LISTED = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_publication_rel r
+JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE r.prpubid = %s
+"""
+
+
+def publication_sql(version: int) -> str:
+    """One row for a publication, in the columns that this version of the catalog has."""
+    schemas = (
+        "ARRAY(SELECT n.nspname::text FROM pg_catalog.pg_publication_namespace s"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid WHERE s.pnpubid = p.oid)"
+    )
+    return f"""
+SELECT p.oid, pg_catalog.pg_get_userbyid(p.pubowner)::text, p.puballtables, p.pubviaroot,
+       pg_catalog.array_remove(ARRAY[CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
+                                     CASE WHEN p.pubdelete THEN 'delete' END,
+                                     CASE WHEN p.pubtruncate THEN 'truncate' END], NULL),
+       {"p.pubgencols = 's'" if version >= 180000 else "false"},
+       {schemas if version >= 150000 else "'{}'::text[]"}
+FROM pg_catalog.pg_publication p WHERE p.pubname = %s::name
+"""
+
+
+def published_sql(version: int) -> str:
+    """What the publication streams now, by the name it streams it under; column lists and filters came with 15."""
+    listing = "CASE WHEN r.prattrs IS NOT NULL THEN t.attnames::text[] END, t.rowfilter IS NOT NULL"
+    return f"""
+SELECT t.schemaname::text, t.tablename::text, {listing if version >= 150000 else "NULL, false"}
+FROM pg_catalog.pg_publication_tables t
+JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
+JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE t.pubname = %s::name
+"""
