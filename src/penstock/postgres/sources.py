@@ -23,6 +23,7 @@ from penstock.errors import ConfigError
 
 FORMS = 'Write postgresql://user@host:port/database?sslmode=require, or "host=... dbname=... user=...".'
 _QUOTING = "In a URL, write : / ? # @ % and spaces of a password as %3A %2F %3F %23 %40 %25 %20."
+_SCHEMES = ("postgresql://", "postgres://")
 _OURS = "replication"  # set by whoever opens the connection, never by its description
 
 
@@ -53,12 +54,18 @@ def from_url(url: str) -> dict[str, str]:
         options = pq.Conninfo.parse(url.encode())
     except (psycopg.Error, UnicodeError):
         options = None  # left here, so that no chained error quotes the string
-    if options is None:
+    if options is None or _has_torn_password(url):
         raise _unreadable(url)
     found = {option.keyword.decode(): option.val.decode() for option in options if option.val}
     if _OURS in found:
         raise ConfigError("the connection URL sets 'replication', which Penstock sets where it is needed")
     return found
+
+
+def _has_torn_password(url: str) -> bool:
+    """A bare / in a password: libpq takes the user for the host, and the rest for a database whose name it shows."""
+    authority, _, path = url.partition("://")[2].partition("/")
+    return url.startswith(_SCHEMES) and "@" in path.partition("?")[0] and "@" not in authority
 
 
 def _unreadable(url: str) -> ConfigError:
@@ -71,7 +78,7 @@ def _unreadable(url: str) -> ConfigError:
 
 def _option_words(url: str) -> list[str]:
     """The names of the options in a URL or keyword string. They may hold part of a badly quoted password: no echo."""
-    if "://" in url:
+    if url.startswith(_SCHEMES):
         query = url.partition("?")[2]
         return [unquote(pair.partition("=")[0]) for pair in query.split("&") if pair]
     return re.findall(r"(\w+)\s*=", url)
