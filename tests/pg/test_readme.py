@@ -41,6 +41,6 @@ def test_the_examples_of_the_readme_print_the_changes_of_a_real_table(db18: Data
     with pytest.raises(Enough):
         exec(arrow, example)
     assert printed[-1].startswith("public.orders 1 ['id', 'total', '_change_type',"), "the first two were confirmed"
-    released = "SELECT FROM pg_replication_slots WHERE slot_name = 'orders_cache' AND NOT active"
+    released = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'orders_cache' AND NOT active"
     wait_until(lambda: db18.execute(released), what="the walsender to release the slot")
     db18.execute("SELECT pg_drop_replication_slot('orders_cache')")
