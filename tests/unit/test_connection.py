@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, TlsError, UnavailableError
 from penstock.model import SslMode, TlsConfig
-from penstock.postgres.connection import _conninfo, open_pgconn, resolve
+from penstock.postgres.connection import open_pgconn, resolve
 from penstock.postgres.tls import check_files
 
 SECRET = "hunter2-?:/@% secret"
@@ -234,9 +234,9 @@ def test_any_text_as_a_url_is_understood_or_refused(url: str) -> None:
 def test_any_password_survives_the_way_to_libpq(password: str) -> None:
     """E110: as a part, and percent-encoded in a URL; and again out of the string that libpq is given."""
     assert keywords(password=password)["password"] == password
-    found = keywords(f"postgresql://u:{quote(password, safe='')}@h/d")
-    assert found["password"] == password
-    assert psycopg.conninfo.conninfo_to_dict(_conninfo(found).decode())["password"] == password
+    settings = resolve(f"postgresql://u:{quote(password, safe='')}@h/d", env={})
+    assert settings.get("password") == password
+    assert psycopg.conninfo.conninfo_to_dict(settings.conninfo().decode())["password"] == password
 
 
 def test_no_secret_shows() -> None:

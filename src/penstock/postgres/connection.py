@@ -32,7 +32,15 @@ from penstock.errors import (
     VersionError,
 )
 from penstock.postgres.diagnosis import diagnose
-from penstock.postgres.refusal import Attempt, broken_off, no_session_settings, refused
+from penstock.postgres.refusal import (
+    Attempt,
+    broken_off,
+    no_password,
+    no_session_settings,
+    not_accepted_by_libpq,
+    refused,
+    silent,
+)
 from penstock.postgres.settings import ConnectionSettings, Endpoint, resolve
 from penstock.postgres.sqlstate import is_retryable, translate, translating
 from penstock.postgres.tls import check_files
@@ -55,7 +63,8 @@ PINNED: Mapping[str, str] = {
 _REPORTED = {b"TimeZone": b"UTC", b"IntervalStyle": b"iso_8601", b"standard_conforming_strings": b"on"}
 # A peer that vanished (half-open connection) is noticed after 30 s of silence and 3 unanswered probes, or when sent
 # bytes stay unanswered for 60 s. The user's own values win.
-_KEEPALIVE = {
+_DEFAULTS = {
+    "application_name": "penstock",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
@@ -126,19 +135,18 @@ def open_sql(
     return connection
 
 
-def _session(settings: ConnectionSettings, replication: bool, options: Mapping[str, str]) -> dict[str, str]:
-    """The keywords of every attempt. The user's own `options` come first, so ours hold where both set one."""
+def _session(settings: ConnectionSettings, replication: bool, options: Mapping[str, str]) -> ConnectionSettings:
+    """The settings of every attempt. The user's own `options` come first, so ours hold where both set one."""
     words = [f"-c {name}={_escaped(value)}" for name, value in {**options, **PINNED}.items()]
-    session = {
-        **_KEEPALIVE,
-        "application_name": "penstock",
-        **settings.keywords(),
+    own = {
         "options": " ".join([settings.get("options"), *words]).strip(),
         "client_encoding": "UTF8",
-        "target_session_attrs": "any",
+        "target_session_attrs": "any",  # looked at here, host by host, as the list of hosts is
         "load_balance_hosts": "disable",
+        "replication": "database" if replication else "",
     }
-    return session | {"replication": "database"} if replication else session
+    defaults = {name: value for name, value in _DEFAULTS.items() if not settings.get(name)}
+    return settings.merged({**defaults, **own})
 
 
 def _escaped(value: str) -> str:
@@ -169,20 +177,15 @@ def _addresses(settings: ConnectionSettings) -> list[Endpoint]:
     return found
 
 
-def _connect(attempt: Attempt, session: Mapping[str, str], target: str, deadline: float) -> pq.abc.PGconn:
-    endpoint = attempt.endpoint
-    own = {name: value for name, value in endpoint._asdict().items() if value}
-    others = {name: value for name, value in session.items() if name not in ("host", "hostaddr", "port")}
-    pgconn = pq.PGconn.connect_start(_conninfo({**others, **own}))
+def _connect(attempt: Attempt, session: ConnectionSettings, target: str, deadline: float) -> pq.abc.PGconn:
+    one = session.merged(attempt.endpoint._asdict())
+    pgconn = pq.PGconn.connect_start(one.conninfo())
     try:
         verbose = _set_verbosity(pgconn, _VERBOSE)
-        if pgconn.status == pq.ConnStatus.BAD:
-            raise ConfigError(f"libpq does not accept one of the settings for {endpoint}: {', '.join(sorted(others))}")
-        if not _finished(pgconn, deadline):
-            raise UnavailableError(
-                f"the server at {endpoint} did not answer in time",
-                hint="Check the host and port, and that no firewall drops the connection.",
-            )
+        if pgconn.status == pq.ConnStatus.BAD and pq.PGconn.ping(one.conninfo()) == pq.Ping.NO_ATTEMPT:
+            raise not_accepted_by_libpq(attempt)
+        if pgconn.status != pq.ConnStatus.BAD and not _finished(pgconn, deadline):
+            raise silent(attempt)
         if pgconn.status != pq.ConnStatus.OK:
             raise _failure(pgconn, attempt, deadline, verbose)
         _check(pgconn, attempt, target)
@@ -191,11 +194,6 @@ def _connect(attempt: Attempt, session: Mapping[str, str], target: str, deadline
         pgconn.finish()
         raise
     return pgconn
-
-
-def _conninfo(keywords: Mapping[str, str]) -> bytes:
-    quoted = {name: value.replace("\\", "\\\\").replace("'", "\\'") for name, value in keywords.items()}
-    return " ".join(f"{name}='{value}'" for name, value in quoted.items()).encode()
 
 
 def _finished(pgconn: pq.abc.PGconn, deadline: float) -> bool:
@@ -218,10 +216,7 @@ def _failure(pgconn: pq.abc.PGconn, attempt: Attempt, deadline: float, verbose: 
     if states:
         return refused(states, _ROUTINE.findall(text), attempt)
     if pgconn.needs_password:
-        return AuthenticationError(
-            f"the server asks {attempt.settings.user!r} for a password, and none is given",
-            hint="Put it into the URL, PGPASSWORD or a password file that only you can read (PGPASSFILE, ~/.pgpass).",
-        )
+        return no_password(attempt)
     return diagnose(attempt, deadline) or broken_off(attempt, verbose)
 
 

@@ -68,6 +68,31 @@ def broken_off(attempt: Attempt, told: bool) -> PenstockError:
     )
 
 
+def silent(attempt: Attempt) -> UnavailableError:
+    """The error for a server that has not let us in when time is up."""
+    return UnavailableError(
+        f"the server at {attempt.endpoint} did not answer in time",
+        hint="Check the host and port, and that no firewall drops the connection; connect_timeout gives it longer.",
+    )
+
+
+def no_password(attempt: Attempt) -> AuthenticationError:
+    """The error for a server that asks for a password where there is none to send."""
+    return AuthenticationError(
+        f"the server at {attempt.endpoint} asks {attempt.settings.user!r} for a password, and none is given",
+        hint="Put it into the URL, PGPASSWORD, or a password file that only you can read (PGPASSFILE, ~/.pgpass).",
+    )
+
+
+def not_accepted_by_libpq(attempt: Attempt) -> ConfigError:
+    """The error for settings that libpq finds wrong before it connects anywhere."""
+    names = sorted(attempt.settings.keywords().keys() - {"host", "port", "user", "password", "dbname"})
+    return ConfigError(
+        f"libpq does not accept the value of one of these connection settings: {', '.join(names)}",
+        hint="Correct it where it is written: the connection URL, the service file or a PG* variable.",
+    )
+
+
 def _error(sqlstate: str, routines: Collection[str], attempt: Attempt) -> PenstockError:
     if sqlstate in _BY_STATE:
         return _BY_STATE[sqlstate](attempt, routines)

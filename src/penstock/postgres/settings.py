@@ -62,6 +62,15 @@ class ConnectionSettings:
         """The value of one libpq keyword."""
         return dict(self._items).get(keyword, default)
 
+    def merged(self, changes: Mapping[str, str]) -> ConnectionSettings:
+        """The same with other values for some keywords; an empty value takes its keyword away."""
+        return ConnectionSettings(tuple((k, v) for k, v in {**dict(self._items), **changes}.items() if v))
+
+    def conninfo(self) -> bytes:
+        """libpq's keyword string, the password in it: for libpq, never for a log."""
+        quoted = [(name, value.replace("\\", "\\\\").replace("'", "\\'")) for name, value in self._items]
+        return " ".join(f"{name}='{value}'" for name, value in quoted).encode()
+
     @property
     def user(self) -> str:
         return self.get("user")
