@@ -1,0 +1,1 @@
+"""The embedded server and the sample workload behind `make demo` and the tests."""
