@@ -10,12 +10,14 @@ A capture holds no connection: copies are cheap, and each stream owns a connecti
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -25,6 +27,7 @@ from penstock.model import CoverageReport, Lsn, Position, QualifiedTable, Replic
 from penstock.postgres import catalog, changes, publication, slot
 from penstock.postgres.changes import Piece, ThinColumns
 from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
+from penstock.postgres.pgoutput import Relation
 from penstock.postgres.receiver import Receiver
 from penstock.postgres.rows import Keys, RowShape, TableBatch, row_batches
 from penstock.postgres.snapshot import read_snapshot
@@ -50,6 +53,14 @@ class ChangeBatch:
     confirm: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeRun:
+    """Changes that were decoded together, in order, and when each of them was committed by the server's clock."""
+
+    changes: list[Change]
+    committed_at: list[datetime]
+
+
 class Stream(Generic[_T]):
     """An endless iterator that owns its connection. Iterate in one thread; `close` from any."""
 
@@ -59,8 +70,8 @@ class Stream(Generic[_T]):
         self._items = items
         self._finalizer = weakref.finalize(self, receiver.close)
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[_T]:
+        return self._items  # not self: one call less for each change
 
     def __next__(self) -> _T:
         return next(self._items)
@@ -111,8 +122,20 @@ class WalChangeCapture:
         watermark, known = Watermark(), _Known(self._settings, self.config)
         receiver = self._receiver(watermark, known)
 
-        def make(piece: Piece) -> Iterable[Change]:
+        def make(piece: Piece) -> Iterator[Change]:
             return changes.thin(piece, known.thin, watermark)
+
+        runs = _produce(receiver, make, _PIECE_ROWS, _PIECE_BYTES)
+        return Stream(receiver, watermark, itertools.chain.from_iterable(runs))
+
+    def runs(self, *, whole: bool = False) -> Stream[ChangeRun]:
+        """The changes of `live` as they arrive together, with commit times; `whole`: with every column sent."""
+        watermark, known = Watermark(), _Known(self._settings, self.config)
+        receiver = self._receiver(watermark, known)
+
+        def make(piece: Piece) -> ChangeRun:
+            found = list(changes.thin(piece, _every_column if whole else known.thin, watermark))
+            return ChangeRun(found, [_moment(time) for time in piece.per_row(lambda t: t.commit_time).tolist()])
 
         return Stream(receiver, watermark, _produce(receiver, make, _PIECE_ROWS, _PIECE_BYTES))
 
@@ -127,11 +150,11 @@ class WalChangeCapture:
         receiver = self._receiver(watermark, known)
         layout = shape or RowShape()
 
-        def make(piece: Piece) -> Iterable[ChangeBatch]:
+        def make(piece: Piece) -> ChangeBatch:
             tables = tuple(row_batches(piece, layout, known.primary_keys))
             last = piece.spans[-1]
             end = Position(last.transaction.end_lsn, last.first + last.count - 1)
-            yield ChangeBatch(tables, piece.count, end, lambda: changes.confirm(piece, watermark.confirm_rows))
+            return ChangeBatch(tables, piece.count, end, lambda: changes.confirm(piece, watermark.confirm_rows))
 
         return Stream(receiver, watermark, _produce(receiver, make, max_rows, max_bytes))
 
@@ -177,11 +200,19 @@ class WalChangeCapture:
             )
 
 
-def _produce(receiver: Receiver, make: Callable[[Piece], Iterable[_T]], max_rows: int, max_bytes: int) -> Iterator[_T]:
+def _every_column(relation: Relation) -> range:
+    return range(len(relation.columns))
+
+
+def _moment(commit_time: int) -> datetime:
+    return datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=commit_time)
+
+
+def _produce(receiver: Receiver, make: Callable[[Piece], _T], max_rows: int, max_bytes: int) -> Iterator[_T]:
     while (transactions := receiver.take(max_bytes)) is not None:
         try:
             for piece in changes.pieces(transactions, max_rows, max_bytes):
-                yield from make(piece)
+                yield make(piece)
                 if receiver.closed:
                     return
         finally:

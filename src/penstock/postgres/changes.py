@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from functools import partial
+from itertools import chain, repeat, tee
 from typing import Any
 
 import numpy as np
@@ -138,65 +139,84 @@ class ThinColumns:
         return tuple(i for i, column in enumerate(relation.columns) if column.name in chosen) or everything
 
 
-def thin(piece: Piece, wanted: Wanted, sink: AckSink) -> list[Change]:
-    """The piece as thin changes, in order."""
-    lsns = [lsn for span in piece.spans for lsn in repeat(span.transaction.end_lsn, span.count)]
-    positions = list(map(Position, lsns, piece.ordinals().tolist()))
-    acks = list(map(Ack, repeat(sink), positions))
-    xids = piece.per_row(lambda transaction: transaction.xid).tolist()
+# A named tuple's own constructor is a Python function; this is the same without it.
+_position = partial(tuple.__new__, Position)
+_ack = partial(tuple.__new__, Ack)
+_change = partial(tuple.__new__, Change)
+
+
+def thin(piece: Piece, wanted: Wanted, sink: AckSink) -> Iterator[Change]:
+    """The piece as thin changes, in order.
+
+    Columns are decoded at once; the changes are made one by one as they are taken, so that they do not pile up for
+    the garbage collector, which would cost more than making them.
+    """
+    spans = piece.spans
+    lsns = chain.from_iterable(repeat(span.transaction.end_lsn, span.count) for span in spans)
+    xids = chain.from_iterable(repeat(span.transaction.xid, span.count) for span in spans)
+    rows = chain.from_iterable(range(span.first, span.first + span.count) for span in spans)
+    positions, again = tee(map(_position, zip(lsns, rows)))  # noqa: B905 - as long as each other by construction
+    acks = map(_ack, zip(repeat(sink), again))
+    return map(_change, zip(*_contents(piece, wanted), xids, positions, acks))  # noqa: B905
+
+
+def _contents(piece: Piece, wanted: Wanted) -> Iterable[Iterable[Any]]:
+    """What each change says of its row: tables, operations, new and old values."""
     if isinstance(piece.rows, Truncated):
         tables = [relation.table for relation in piece.rows.relations]
-        return list(map(Change, tables, repeat(Op.TRUNCATE), repeat(None), repeat(None), xids, positions, acks))
-    changes: list[Change | None] = [None] * piece.count
-    for rows in split(piece.rows, wanted):
-        at = rows.at.tolist()
-        whole = len(at) == len(changes)
-        own = ((lst if whole else [lst[i] for i in at]) for lst in (xids, positions, acks))
-        ops = list(map(_OPS.__getitem__, rows.tags.tolist()))
-        made = map(Change, repeat(rows.relation.table), ops, _new(rows), _old(rows), *own)
-        if whole:
-            return list(made)
-        for place, change in zip(at, made, strict=True):
-            changes[place] = change
-    return changes  # type: ignore[return-value]  # every row belongs to a relation
+        return tables, repeat(Op.TRUNCATE), repeat(None), repeat(None)
+    found = split(piece.rows, wanted)
+    each = [(repeat(rows.relation.table), _ops(rows), _new(rows), _old(rows)) for rows in found]
+    if len(found) == 1:
+        return each[0]
+    owner = np.empty(piece.count, np.int64)
+    for number, rows in enumerate(found):
+        owner[rows.at] = number
+    turns = owner.tolist()
+    return [map(next, map([*map(iter, parts)].__getitem__, turns)) for parts in zip(*each, strict=True)]
 
 
-def _new(rows: TableRows) -> list[dict[str, Any] | None]:
+def _ops(rows: TableRows) -> Iterator[Op]:
+    return map(_OPS.__getitem__, rows.tags.tolist())
+
+
+def _new(rows: TableRows) -> Iterator[dict[str, Any] | None]:
     return _scattered(_dicts(rows, rows.new, range(len(rows.columns))), rows.tags != DELETE)
 
 
-def _old(rows: TableRows) -> list[dict[str, Any] | None]:
+def _old(rows: TableRows) -> Iterator[dict[str, Any] | None]:
     # An old identity has nulls where columns are not part of it: those are no values.
     columns = rows.relation.columns
     sent = [i for i, c in enumerate(rows.columns) if rows.relation.identity == "f" or columns[c].key]
     return _scattered(_dicts(rows, rows.old, sent), rows.has_old)
 
 
-def _dicts(rows: TableRows, tuples: Tuples, columns: Sequence[int]) -> list[dict[str, Any]]:
+def _dicts(rows: TableRows, tuples: Tuples, columns: Sequence[int]) -> Iterator[dict[str, Any]]:
     described = [rows.relation.columns[rows.columns[i]] for i in columns]
     names = [column.name for column in described]
     lists = [
         values.to_pylist(tuples.values[i], column.type_oid, column.typmod)
         for i, column in zip(columns, described, strict=True)
     ]
-    if len(names) == 1:
-        found = [{names[0]: value} for value in lists[0]]
-    else:
-        found = [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
-    for name, i in zip(names, columns, strict=True):
-        unchanged = tuples.unchanged[i]
-        for at in np.flatnonzero(unchanged).tolist() if unchanged is not None else ():
-            del found[at][name]
-    return found
+    unchanged = [(name, tuples.unchanged[i]) for name, i in zip(names, columns, strict=True)]
+    whole = map(dict, map(zip, repeat(names), zip(*lists, strict=True)))
+    gone = [(name, mask.tolist()) for name, mask in unchanged if mask is not None]
+    return _without(whole, gone) if gone else whole
 
 
-def _scattered(found: list[dict[str, Any]], where: Mask) -> list[dict[str, Any] | None]:
-    if len(found) == len(where):
-        return found  # type: ignore[return-value]  # a list of dicts is read as one of optional dicts
-    spread: list[dict[str, Any] | None] = [None] * len(where)
-    for at, row in zip(np.flatnonzero(where).tolist(), found, strict=True):
-        spread[at] = row
-    return spread
+def _without(found: Iterable[dict[str, Any]], gone: Sequence[tuple[str, list[bool]]]) -> Iterator[dict[str, Any]]:
+    """Leave out what was not sent."""
+    for at, row in enumerate(found):
+        for name, absent in gone:
+            if absent[at]:
+                del row[name]
+        yield row
+
+
+def _scattered(found: Iterator[dict[str, Any]], where: Mask) -> Iterator[dict[str, Any] | None]:
+    if where.all():
+        return found
+    return (next(found) if here else None for here in where.tolist())
 
 
 def confirm(piece: Piece, confirm_rows: Callable[[Lsn, int, int], None]) -> None:
