@@ -64,14 +64,12 @@ class ChangeRun:
 class Stream(Generic[_T]):
     """An endless iterator that owns its connection. Iterate in one thread; `close` from any."""
 
-    def __init__(self, receiver: Receiver, watermark: Watermark, items: Iterator[_T]) -> None:
-        self._receiver = receiver
-        self._watermark = watermark
+    def __init__(self, source: _Source, items: Iterator[_T]) -> None:
+        self._source = source
         self._items = items
-        self._finalizer = weakref.finalize(self, receiver.close)
 
     def __iter__(self) -> Iterator[_T]:
-        return self._items  # not self: one call less for each change
+        return self._items  # not self: one call less for each change; the source lives as long as either
 
     def __next__(self) -> _T:
         return next(self._items)
@@ -85,16 +83,37 @@ class Stream(Generic[_T]):
     @property
     def durable(self) -> Lsn:
         """Everything up to here is confirmed; the slot follows within a moment."""
-        return self._watermark.durable
+        return self._source.watermark.durable
 
     @property
     def received(self) -> Lsn:
         """The end of the newest transaction that was received whole."""
-        return self._receiver.received
+        return self._source.receiver.received
 
     def close(self) -> None:
         """Report what was confirmed, give the connection back and end the iteration. Any number of times."""
-        self._finalizer()
+        self._source.receiver.close()
+
+
+class _Source:
+    """What a stream draws from: a receiver, closed when nobody holds the stream or its iterator any more."""
+
+    def __init__(self, receiver: Receiver, watermark: Watermark, known: _Known) -> None:
+        self.receiver = receiver
+        self.watermark = watermark
+        self.known = known
+        weakref.finalize(self, receiver.close)
+
+    def produce(self, make: Callable[[Piece], _T], max_rows: int, max_bytes: int) -> Iterator[_T]:
+        while (transactions := self.receiver.take(max_bytes)) is not None:
+            try:
+                for piece in changes.pieces(transactions, max_rows, max_bytes):
+                    yield make(piece)
+                    if self.receiver.closed:
+                        return
+            finally:
+                for transaction in transactions:
+                    transaction.release()
 
 
 class WalChangeCapture:
@@ -119,25 +138,23 @@ class WalChangeCapture:
 
     def live(self) -> Stream[Change]:
         """Thin changes in commit order, from the slot's confirmed position on, for ever."""
-        watermark, known = Watermark(), _Known(self._settings, self.config)
-        receiver = self._receiver(watermark, known)
+        source = self._connect()
 
         def make(piece: Piece) -> Iterator[Change]:
-            return changes.thin(piece, known.thin, watermark)
+            return changes.thin(piece, source.known.thin, source.watermark)
 
-        runs = _produce(receiver, make, _PIECE_ROWS, _PIECE_BYTES)
-        return Stream(receiver, watermark, itertools.chain.from_iterable(runs))
+        runs = source.produce(make, _PIECE_ROWS, _PIECE_BYTES)
+        return Stream(source, itertools.chain.from_iterable(runs))
 
     def runs(self, *, whole: bool = False) -> Stream[ChangeRun]:
         """The changes of `live` as they arrive together, with commit times; `whole`: with every column sent."""
-        watermark, known = Watermark(), _Known(self._settings, self.config)
-        receiver = self._receiver(watermark, known)
+        source = self._connect()
 
         def make(piece: Piece) -> ChangeRun:
-            found = list(changes.thin(piece, _every_column if whole else known.thin, watermark))
+            found = list(changes.thin(piece, _every_column if whole else source.known.thin, source.watermark))
             return ChangeRun(found, [_moment(time) for time in piece.per_row(lambda t: t.commit_time).tolist()])
 
-        return Stream(receiver, watermark, _produce(receiver, make, _PIECE_ROWS, _PIECE_BYTES))
+        return Stream(source, source.produce(make, _PIECE_ROWS, _PIECE_BYTES))
 
     def batches(
         self, shape: RowShape | None = None, *, max_rows: int = _PIECE_ROWS, max_bytes: int = _PIECE_BYTES
@@ -146,17 +163,16 @@ class WalChangeCapture:
 
         A transaction larger than a limit is cut; it is acknowledged when its last batch is confirmed.
         """
-        watermark, known = Watermark(), _Known(self._settings, self.config)
-        receiver = self._receiver(watermark, known)
+        source = self._connect()
         layout = shape or RowShape()
 
         def make(piece: Piece) -> ChangeBatch:
-            tables = tuple(row_batches(piece, layout, known.primary_keys))
+            tables = tuple(row_batches(piece, layout, source.known.primary_keys))
             last = piece.spans[-1]
             end = Position(last.transaction.end_lsn, last.first + last.count - 1)
-            return ChangeBatch(tables, piece.count, end, lambda: changes.confirm(piece, watermark.confirm_rows))
+            return ChangeBatch(tables, piece.count, end, lambda: changes.confirm(piece, source.watermark.confirm_rows))
 
-        return Stream(receiver, watermark, _produce(receiver, make, max_rows, max_bytes))
+        return Stream(source, source.produce(make, max_rows, max_bytes))
 
     def snapshot(self, tables: Sequence[SnapshotTable]) -> Iterator[Change]:
         """What the tables hold now, all of one moment, as inserts whose acks move nothing."""
@@ -181,10 +197,11 @@ class WalChangeCapture:
         with open_sql(self._settings) as connection:
             return publication.ensure(connection, self.config.publication, required, manage)
 
-    def _receiver(self, watermark: Watermark, known: _Known) -> Receiver:
+    def _connect(self) -> _Source:
         if self._required:
             self._require_coverage()
-        return Receiver(self._settings, self.config, watermark, known.learn)
+        watermark, known = Watermark(), _Known(self._settings, self.config)
+        return _Source(Receiver(self._settings, self.config, watermark, known.learn), watermark, known)
 
     def _require_coverage(self) -> None:
         required = set(self._required)
@@ -206,18 +223,6 @@ def _every_column(relation: Relation) -> range:
 
 def _moment(commit_time: int) -> datetime:
     return datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=commit_time)
-
-
-def _produce(receiver: Receiver, make: Callable[[Piece], _T], max_rows: int, max_bytes: int) -> Iterator[_T]:
-    while (transactions := receiver.take(max_bytes)) is not None:
-        try:
-            for piece in changes.pieces(transactions, max_rows, max_bytes):
-                yield make(piece)
-                if receiver.closed:
-                    return
-        finally:
-            for transaction in transactions:
-                transaction.release()
 
 
 class _Known:

@@ -109,7 +109,8 @@ class Receiver:
             self._changed.notify_all()
             if first:
                 os.write(self._wake_write, b"x")
-        self._thread.join()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
         if first:
             os.close(self._wake_read)
             os.close(self._wake_write)

@@ -174,6 +174,7 @@ class Duplex:
         self._pgconn.nonblocking = 1
         self._tls = bool(self._pgconn.ssl_in_use)
         self._dry = True
+        self._full = False  # the last drain stopped at its limit: more may be at hand that the socket does not show
         self._flushed = Lsn.ZERO
         self.streaming = streaming
         self.ended = False
@@ -208,10 +209,13 @@ class Duplex:
             if not frames:  # what came before is handed on; the next drain meets the error again
                 raise UnavailableError("the server ended the replication connection") from None
         self._dry = size < _DRY_BYTES
+        self._full = size >= limit
         return frames
 
     def wait(self, timeout_s: float, wake: int | None = None) -> None:
         """Wait until there is something to read, `wake` becomes readable, or the time is over."""
+        if self._full:
+            return
         if self._tls:  # every message is a TLS record: bytes say nothing, only an empty socket does
             self._dry = not select.select([self._pgconn.socket], [], [], 0)[0]
         if self._dry:
