@@ -251,7 +251,8 @@ def _fill_unchanged(new: _Found, old: _Found, pairs: tuple[Mask, Mask], full: Ma
         null, old_null = new.null[column], old.null[column]
         if null is not None:
             null[target] = False if old_null is None else old_null[source]
-        unchanged[target] = False
+        old_unchanged = old.unchanged[column]
+        unchanged[target] = False if old_unchanged is None else old_unchanged[source]
         if not unchanged.any():
             new.unchanged[column] = None
 
