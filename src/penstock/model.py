@@ -6,6 +6,7 @@ Guarantees: immutable, comparable, picklable; no I/O, no clock, no import from a
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,6 +14,8 @@ from typing import ClassVar, NamedTuple
 
 from penstock.errors import ConfigError
 
+# Postgres folds no letter beyond ASCII (in an encoding of several bytes a letter, as UTF-8 is).
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _HALF = re.compile(r"[0-9A-Fa-f]{1,8}")
 
 
@@ -82,7 +85,7 @@ class QualifiedTable(NamedTuple):
 
 
 def _fold(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.translate(_LOWER)
 
 
 def _show(part: str) -> str:
