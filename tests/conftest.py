@@ -8,4 +8,6 @@ pytest_plugins = [
     "tests.fixtures.databases",
     "tests.fixtures.standins",
     "tests.fixtures.tls",
+    "tests.fixtures.captures",
+    "tests.fixtures.proxies",
 ]
