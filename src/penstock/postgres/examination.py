@@ -77,10 +77,9 @@ def examine(seen: Observation, table: QualifiedTable, needed: Collection[str] = 
     info = seen.tables.get(table)
     if info is None:
         return Examined(table, Standing.MISSING, (Finding(Blocker(table, "there is no such table")),))
-    stands = standing(seen, info)
     if reason := _unfit(info):
-        return Examined(table, stands, (Finding(Blocker(table, reason)),))
-    case = _Case(seen, info, stands, frozenset(needed))
+        return Examined(table, Standing.MISSING, (Finding(Blocker(table, reason)),))
+    case = _Case(seen, info, standing(seen, info), frozenset(needed))
     findings = [*_partition_findings(case), *_column_findings(case)]
     generated = False
     for listing in _listings(case):
@@ -91,7 +90,7 @@ def examine(seen: Observation, table: QualifiedTable, needed: Collection[str] = 
             findings += found
         findings += _listing_findings(case, listing, [cured.identity for cured in cures])
         generated |= any(cured.generated for cured in cures)
-    return Examined(table, stands, tuple(findings), tuple(_notes(case)), generated)
+    return Examined(table, case.standing, tuple(findings), tuple(_notes(case)), generated)
 
 
 def republish(publication: str, carrier: TableInfo, columns: tuple[str, ...] | None) -> str:
