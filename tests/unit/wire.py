@@ -97,6 +97,22 @@ def keepalive(wal_end: int, reply: bool = False) -> bytes:
     return b"k" + struct.pack("!Qq?", wal_end, 0, reply)
 
 
+def transaction(end_lsn: int, *messages: pg.Message, xid: int = 754, commit_time: int = 0) -> list[bytes]:
+    """The frames of a transaction that is sent after its commit."""
+    lsn = Lsn(end_lsn - 8)
+    return frames(pg.Begin(lsn, commit_time, xid), *messages, pg.Commit(0, lsn, Lsn(end_lsn), commit_time))
+
+
+def piece(xid: int, *messages: pg.Message, first: bool = False) -> list[bytes]:
+    """The frames of a piece of a transaction that is still running."""
+    return frames(pg.StreamStart(xid, first), *messages, pg.StreamStop())
+
+
+def stream_commit(end_lsn: int, xid: int, commit_time: int = 0) -> bytes:
+    """The frame that commits a transaction sent in pieces."""
+    return frame(pg.StreamCommit(xid, 0, Lsn(end_lsn - 8), Lsn(end_lsn), commit_time))
+
+
 def relation(
     oid: int = 1, columns: Iterable[str] = ("id", "note"), identity: str = "d", name: str = "t"
 ) -> pg.Relation:

@@ -13,21 +13,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from penstock import failpoints
 from penstock.errors import ConfigError
 from penstock.model import Lsn, Position
 
 
-@dataclass(slots=True)
 class _Pending:
     """A transaction with changes to confirm; `reaches` is where the watermark goes when it is done."""
 
-    rows: int
-    left: int
-    reaches: Lsn
-    confirmed: bytearray | None = None  # one byte a change, made when a part is confirmed
+    __slots__ = ("confirmed", "left", "reaches", "rows")
+
+    def __init__(self, rows: int, reaches: Lsn) -> None:
+        self.rows = self.left = rows
+        self.reaches = reaches
+        self.confirmed: bytearray | None = None  # one byte a change, made when a part is confirmed
 
 
 class Watermark:
@@ -61,7 +61,7 @@ class Watermark:
         """Announce a transaction before any of its changes is handed out."""
         with self._lock:
             if rows:
-                self._pending[end_lsn] = _Pending(rows, rows, end_lsn)
+                self._pending[end_lsn] = _Pending(rows, end_lsn)
             else:
                 self._reach(end_lsn)
 
@@ -106,7 +106,7 @@ class Watermark:
             raise ConfigError(f"no such change was delivered: rows {first} to {end - 1} of {lsn}")
         if (first, end) == (0, pending.rows):  # the usual case: a whole transaction at once
             pending.left = 0
-        else:
+        elif pending.left:  # else it is confirmed, and waits for an earlier one
             pending.confirmed = pending.confirmed or bytearray(pending.rows)
             pending.left -= pending.confirmed.count(0, first, end)
             pending.confirmed[first:end] = b"\1" * (end - first)
