@@ -205,15 +205,16 @@ class WalChangeCapture:
 
     def _require_coverage(self) -> None:
         required = set(self._required)
-        before = self.ensure_coverage(required, self._manage)
-        report = before if before.complete else self.inspect_coverage(required)
+        if self._manage:
+            self.ensure_coverage(required, manage=True)
+        report = self.inspect_coverage(required)
         if not report.complete:
-            reasons = [blocker.reason for blocker in report.blockers]
-            missing = ", ".join(map(str, sorted(report.missing)))
-            found = "; ".join([*([f"not published: {missing}"] if missing else []), *reasons])
+            found = [f"{one.table}: {one.reason}" if one.table else one.reason for one in report.blockers]
+            if report.missing:
+                found.insert(0, f"not published: {', '.join(map(str, sorted(report.missing)))}")
             raise CoverageError(
-                f"publication {report.publication} does not carry what is required: {found}",
-                hint="Run: " + " ".join(f"{statement};" for statement in report.sql) if report.sql else "",
+                f"publication {report.publication} does not carry what is required: {'; '.join(found)}",
+                hint="Run: " + " ".join(report.sql) if report.sql else "",
             )
 
 
