@@ -3,8 +3,8 @@
 `inspect` reports and never changes anything; `ensure` reports what it saw, then adds what it may; `require` is the
 capture's check before it makes a slot and before it streams, because a publication must be there first (E40).
 Guarantees: nothing is published after which the server would reject a user's UPDATE or DELETE, and no change of a table
-falls between a later snapshot and the stream. Reading is here; deciding is `coverage`, trying `trial`, doing
-`alteration`. Deliberately not: changing a replica identity, an existing listing or an option; the report has that SQL.
+falls between a later snapshot and the stream. Reading is `publication_catalog`, deciding `coverage`, trying `trial`,
+doing `alteration`. Deliberately not: changing a replica identity, an existing listing or an option; the report has that SQL.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from penstock.model import CoverageReport, Lsn, Op, QualifiedTable, literal, quo
 from penstock.postgres.alteration import add, emit_marker
 from penstock.postgres.catalog import SqlConnection, TableInfo, one_snapshot, read_tables
 from penstock.postgres.coverage import LOCK_TIMEOUT_S, Addition, Judgement, decide
-from penstock.postgres.observation import Observation, PublicationInfo, PublishedTable
+from penstock.postgres.observation import Observation
+from penstock.postgres.publication_catalog import read_publication
 from penstock.postgres.sqlstate import translating
 from penstock.postgres.trial import Trial, try_out
+
+__all__ = ["Columns", "Ensured", "ensure", "inspect", "provision", "read_publication", "require"]
 
 log = logging.getLogger(__name__)
 
@@ -194,66 +197,8 @@ def _families(tables: Mapping[QualifiedTable, TableInfo]) -> set[QualifiedTable]
     return {relative for info in tables.values() for relative in (*info.ancestors, *info.partitions)}
 
 
-def read_publication(conn: SqlConnection, publication: str) -> PublicationInfo | None:
-    """The publication as it is now, or None."""
-    version = conn.info.server_version
-    with translating("reading the publication"), one_snapshot(conn):
-        row: Any = conn.execute(publication_sql(version), [publication]).fetchone()
-        if row is None:
-            return None
-        oid, owner, all_tables, via_root, operations, generated, schemas = row
-        listed = conn.execute(_LISTED, [oid]).fetchall()
-        published = conn.execute(published_sql(version), [publication]).fetchall()
-    return PublicationInfo(
-        owner=owner,
-        all_tables=all_tables,
-        via_root=via_root,
-        operations=frozenset(map(Op, operations)),
-        generated=generated,
-        schemas=frozenset(schemas),
-        listed=frozenset(QualifiedTable(*name) for name in listed),
-        published={
-            QualifiedTable(schema, name): PublishedTable(None if columns is None else tuple(columns), filtered)
-            for schema, name, columns, filtered in published
-        },
-    )
-
-
-_LISTED = """
-SELECT n.nspname::text, c.relname::text
-FROM pg_catalog.pg_publication_rel r
-JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE r.prpubid = %s
-"""
-
-
-def publication_sql(version: int) -> str:
-    """One row for a publication, in the columns that this version of the catalog has."""
-    schemas = (
-        "ARRAY(SELECT n.nspname::text FROM pg_catalog.pg_publication_namespace s"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid WHERE s.pnpubid = p.oid)"
-    )
-    return f"""
-SELECT p.oid, pg_catalog.pg_get_userbyid(p.pubowner)::text, p.puballtables, p.pubviaroot,
-       pg_catalog.array_remove(ARRAY[CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
-                                     CASE WHEN p.pubdelete THEN 'delete' END,
-                                     CASE WHEN p.pubtruncate THEN 'truncate' END], NULL),
-       {"p.pubgencols = 's'" if version >= 180000 else "false"},
-       {schemas if version >= 150000 else "'{}'::text[]"}
-FROM pg_catalog.pg_publication p WHERE p.pubname = %s::name
-"""
-
-
-def published_sql(version: int) -> str:
-    """What the publication streams now, by the name it streams it under; column lists and filters came with 15."""
-    listing = "CASE WHEN r.prattrs IS NOT NULL THEN t.attnames::text[] END, t.rowfilter IS NOT NULL"
-    return f"""
-SELECT t.schemaname::text, t.tablename::text, {listing if version >= 150000 else "NULL, false"}
-FROM pg_catalog.pg_publication_tables t
-JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
-JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
-WHERE t.pubname = %s::name
-"""
+def names(conn: SqlConnection) -> tuple[str, ...]:
+    """Every publication of the database."""
+    with translating("looking for publications"):
+        rows = conn.execute("SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1").fetchall()
+    return tuple(name for (name,) in rows)
