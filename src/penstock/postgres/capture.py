@@ -41,6 +41,7 @@ _T = TypeVar("_T")
 _PIECE_ROWS = 16_384
 _PIECE_BYTES = 4 << 20
 _LAG_AGE_S = 1.0
+_ABANDONED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ class _Source:
         self.receiver = receiver
         self.watermark = watermark
         self.known = known
-        weakref.finalize(self, receiver.close)
+        # Not for ever: the garbage collector may run where a lock is held that the thread needs to end.
+        weakref.finalize(self, receiver.close, _ABANDONED_S)
 
     def produce(self, make: Callable[[Piece], _T], max_rows: int, max_bytes: int) -> Iterator[_T]:
         while (transactions := self.receiver.take(max_bytes)) is not None:
@@ -169,7 +171,7 @@ class WalChangeCapture:
         def make(piece: Piece) -> ChangeBatch:
             tables = tuple(row_batches(piece, layout, source.known.primary_keys))
             last = piece.spans[-1]
-            end = Position(last.transaction.end_lsn, last.first + last.count - 1)
+            end = Position(last.transaction.end_lsn, last.end - 1)
             return ChangeBatch(tables, piece.count, end, lambda: changes.confirm(piece, source.watermark.confirm_rows))
 
         return Stream(source, source.produce(make, max_rows, max_bytes))

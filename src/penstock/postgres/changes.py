@@ -8,32 +8,31 @@ piece never holds more rows than asked for, nor, unless one row is larger, more 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat, tee
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.contracts import Ack, AckSink, Change
 from penstock.model import Lsn, Op, Position, QualifiedTable
 from penstock.postgres import values
-from penstock.postgres.columns import Block, Ints, Mask, TableRows, Tuples, split
+from penstock.postgres.columns import Block, Ints, Mask, TableRows, Tuples, joined, split
 from penstock.postgres.pgoutput import DELETE, INSERT, UPDATE, Relation
-from penstock.postgres.transactions import Transaction, Truncated
+from penstock.postgres.transactions import Rows, Transaction, Truncated
 
 _OPS = {INSERT: Op.INSERT, UPDATE: Op.UPDATE, DELETE: Op.DELETE}
 
 Wanted = Callable[[Relation], Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Rows `first` … `first + count - 1` of one transaction."""
+class Span(NamedTuple):
+    """Rows `first` … `end - 1` of one transaction."""
 
     transaction: Transaction
     first: int
-    count: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,74 +40,94 @@ class Piece:
     """A run of rows, or the tables of one TRUNCATE, and which transactions they belong to."""
 
     rows: Block | Truncated
-    spans: tuple[Span, ...]
+    spans: Sequence[Span]
 
     @property
     def count(self) -> int:
         """How many changes it holds."""
-        return sum(span.count for span in self.spans)
+        return len(self.rows)
 
     def per_row(self, of: Callable[[Transaction], int]) -> Ints:
         """A number of each row's transaction."""
         numbers = np.array([of(span.transaction) for span in self.spans], np.int64)
-        return np.repeat(numbers, [span.count for span in self.spans])
+        return np.repeat(numbers, [span.end - span.first for span in self.spans])
 
     def ordinals(self) -> Ints:
         """Each row's ordinal within its transaction."""
-        return np.concatenate([np.arange(span.first, span.first + span.count) for span in self.spans])
+        first = np.array([span.first for span in self.spans])
+        counts = np.array([span.end for span in self.spans]) - first
+        firsts = first - (np.cumsum(counts) - counts)
+        return np.repeat(firsts, counts) + np.arange(int(counts.sum()))
+
+
+class _Gathering:
+    """Rows that are to be decoded together, as they are collected."""
+
+    def __init__(self, max_rows: int, max_bytes: int) -> None:
+        self._limits = (max_rows, max_bytes)
+        self._parts: list[Rows] = []
+        self.spans: list[Span] = []
+        self._rows = self._bytes = 0
+
+    def takes(self, part: Rows, size: int) -> bool:
+        """Whether a part may be added."""
+        if not self._parts:
+            return True
+        fits = self._rows + part.end - part.first <= self._limits[0] and self._bytes + size <= self._limits[1]
+        return fits and self._parts[-1].block.joins(part.block)
+
+    def add(self, part: Rows, size: int, span: Span) -> None:
+        """Add it, to the run before it where it goes on from there."""
+        last = self._parts[-1] if self._parts else None
+        if last and last.block is part.block and last.end == part.first:
+            self._parts[-1] = Rows(part.block, last.first, part.end)
+        else:
+            self._parts.append(part)
+        self.spans.append(span)
+        self._rows += span.end - span.first
+        self._bytes += size
+
+    def piece(self) -> Piece:
+        """What was collected."""
+        return Piece(joined([part.block.rows(part.first, part.end) for part in self._parts]), self.spans)
 
 
 def pieces(transactions: Iterable[Transaction], max_rows: int, max_bytes: int) -> Iterator[Piece]:
     """Cut transactions into pieces."""
-    blocks: list[Block] = []
-    spans: list[Span] = []
-    rows = size = 0
+    gathering = _Gathering(max_rows, max_bytes)
     for transaction in transactions:
         ordinal = 0
-        for part in transaction.blocks():
-            for chunk in _cut(part, max_rows, max_bytes):
-                count = len(chunk.relations) if isinstance(chunk, Truncated) else len(chunk.lengths)
-                weight = 0 if isinstance(chunk, Truncated) else len(chunk.data)
-                alone = isinstance(chunk, Truncated) or (blocks and not blocks[-1].joins(chunk))
-                if blocks and (alone or rows + count > max_rows or size + weight > max_bytes):
-                    yield Piece(_joined(blocks), tuple(spans))
-                    blocks, spans, rows, size = [], [], 0, 0
-                span = Span(transaction, ordinal, count)
+        for part in transaction.pieces():
+            for chunk, size in _cut(part, max_rows, max_bytes):
+                if gathering.spans and (isinstance(chunk, Truncated) or not gathering.takes(chunk, size)):
+                    yield gathering.piece()
+                    gathering = _Gathering(max_rows, max_bytes)
+                count = len(chunk) if isinstance(chunk, Truncated) else chunk.end - chunk.first
+                span = Span(transaction, ordinal, ordinal + count)
                 ordinal += count
                 if isinstance(chunk, Truncated):
                     yield Piece(chunk, (span,))
-                    continue
-                blocks.append(chunk)
-                spans.append(span)
-                rows, size = rows + count, size + weight
-    if blocks:
-        yield Piece(_joined(blocks), tuple(spans))
+                else:
+                    gathering.add(chunk, size, span)
+    if gathering.spans:
+        yield gathering.piece()
 
 
-def _joined(blocks: list[Block]) -> Block:
-    if len(blocks) == 1:
-        return blocks[0]
-    data = b"".join([block.data for block in blocks])
-    return replace(blocks[0], data=data, lengths=np.concatenate([block.lengths for block in blocks]))
-
-
-def _cut(part: Block | Truncated, max_rows: int, max_bytes: int) -> Iterator[Block | Truncated]:
+def _cut(part: Rows | Truncated, max_rows: int, max_bytes: int) -> Iterator[tuple[Rows | Truncated, int]]:
+    """The part in runs within the limits, with their sizes."""
     if isinstance(part, Truncated):
-        for first in range(0, len(part.relations), max_rows):
-            yield Truncated(part.relations[first : first + max_rows], part.xid)
+        for at in range(0, len(part), max_rows):
+            yield Truncated(part.relations[at : at + max_rows], part.xid), 0
         return
-    total = len(part.lengths)
-    if total <= max_rows and len(part.data) <= max_bytes:
-        if total:
-            yield part
-        return
-    ends = np.cumsum(part.lengths)
-    first = 0
-    while first < total:
-        before = int(ends[first - 1]) if first else 0
-        fits = int(np.searchsorted(ends, before + max_bytes, side="right"))
-        end = min(max(fits, first + 1), first + max_rows, total)
-        yield part.rows(first, end)
+    block, first, last = part
+    while first < last:
+        end = min(first + max_rows, last)
+        size = int(block.lengths[first]) if end == first + 1 else int(block.lengths[first:end].sum())
+        if size > max_bytes and end > first + 1:
+            fitting = int(np.searchsorted(np.cumsum(block.lengths[first:end]), max_bytes, side="right"))
+            end = first + max(fitting, 1)
+            size = int(block.lengths[first:end].sum())
+        yield Rows(block, first, end), size
         first = end
 
 
@@ -152,9 +171,9 @@ def thin(piece: Piece, wanted: Wanted, sink: AckSink) -> Iterator[Change]:
     the garbage collector, which would cost more than making them.
     """
     spans = piece.spans
-    lsns = chain.from_iterable(repeat(span.transaction.end_lsn, span.count) for span in spans)
-    xids = chain.from_iterable(repeat(span.transaction.xid, span.count) for span in spans)
-    rows = chain.from_iterable(range(span.first, span.first + span.count) for span in spans)
+    lsns = chain.from_iterable(repeat(span.transaction.end_lsn, span.end - span.first) for span in spans)
+    xids = chain.from_iterable(repeat(span.transaction.xid, span.end - span.first) for span in spans)
+    rows = chain.from_iterable(range(span.first, span.end) for span in spans)
     positions, again = tee(map(_position, zip(lsns, rows)))  # noqa: B905 - as long as each other by construction
     acks = map(_ack, zip(repeat(sink), again))
     return map(_change, zip(*_contents(piece, wanted), xids, positions, acks))  # noqa: B905
@@ -222,4 +241,4 @@ def _scattered(found: Iterator[dict[str, Any]], where: Mask) -> Iterator[dict[st
 def confirm(piece: Piece, confirm_rows: Callable[[Lsn, int, int], None]) -> None:
     """Confirm every change of the piece."""
     for span in piece.spans:
-        confirm_rows(span.transaction.end_lsn, span.first, span.first + span.count)
+        confirm_rows(span.transaction.end_lsn, span.first, span.end)

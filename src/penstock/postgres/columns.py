@@ -26,52 +26,76 @@ Mask = npt.NDArray[np.bool_]
 _N, _K, _O = b"NKO"
 _TEXT, _BINARY, _NULL, _UNCHANGED = b"tbnu"
 # Bytes after the last message, so that reading a kind, a length or a short value never leaves the buffer.
-_PAD = 64
+PADDING = bytes(64)
 # Values up to this size are gathered by copying this many bytes each and dropping the surplus.
 _SHORT = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Row messages back to back, all of them after the same descriptions of their relations.
+    """Row messages somewhere in received bytes, all of them after the same descriptions of their relations.
 
-    Each message stands behind `header` bytes of its frame, which `lengths` count too. `streamed`: it carries the xid
-    of its (sub)transaction after its tag.
+    Message `i` is `lengths[i]` bytes of `data` from `starts[i]` on; `data` ends with `PADDING`. `streamed`: a message
+    carries the xid of its (sub)transaction after its tag.
     """
 
     data: bytes
+    starts: Ints
     lengths: Ints
     relations: Mapping[int, Relation]
     streamed: bool = False
-    header: int = 0
+
+    @classmethod
+    def of(cls, messages: Sequence[bytes], relations: Mapping[int, Relation], streamed: bool = False) -> Block:
+        """A block of the given messages."""
+        lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+        return cls(b"".join([*messages, PADDING]), np.cumsum(lengths) - lengths, lengths, relations, streamed)
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
     def xids(self) -> Ints:
         """The xid of each message of a streamed block."""
-        data = np.frombuffer(self.data, np.uint8)
-        xids: Ints = _u32(data)[np.cumsum(self.lengths) - self.lengths + self.header + 1].astype(np.int64)
+        xids: Ints = _u32(np.frombuffer(self.data, np.uint8))[self.starts + 1].astype(np.int64)
         return xids
 
     def kept(self, keep: Mask) -> Block:
         """The block without the messages that are not to be kept."""
-        data = np.frombuffer(self.data, np.uint8)
-        return replace(self, data=data[np.repeat(keep, self.lengths)].tobytes(), lengths=self.lengths[keep])
+        return replace(self, starts=self.starts[keep], lengths=self.lengths[keep])
 
     def rows(self, first: int, end: int) -> Block:
         """The messages `first` … `end - 1`."""
-        places = np.cumsum(self.lengths[:end])
-        start = int(places[first - 1]) if first else 0
-        return replace(self, data=self.data[start : int(places[-1])], lengths=self.lengths[first:end])
+        return replace(self, starts=self.starts[first:end], lengths=self.lengths[first:end])
 
     def joins(self, other: Block) -> bool:
         """Whether the messages of both can be decoded as one block."""
-        return self.relations is other.relations and (self.streamed, self.header) == (other.streamed, other.header)
+        return self.relations is other.relations and self.streamed == other.streamed
+
+    def packed(self) -> bytes:
+        """The messages alone, back to back."""
+        if not len(self):
+            return b""
+        first, last = int(self.starts[0]), int(self.starts[-1] + self.lengths[-1])
+        if last - first == int(self.lengths.sum()):
+            return self.data[first:last]
+        return b"".join(self.messages())
 
     def messages(self) -> Iterator[bytes]:
         """Each message by itself."""
-        end = 0
-        for length in self.lengths.tolist():
-            start, end = end, end + length
-            yield self.data[start + self.header : end]
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
+            yield self.data[start : start + length]
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Several blocks that can be decoded as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    places = np.cumsum([0, *(len(block.data) for block in blocks[:-1])])
+    starts = [block.starts + place for block, place in zip(blocks, places.tolist(), strict=True)]
+    lengths = np.concatenate([block.lengths for block in blocks])
+    return replace(
+        blocks[0], data=b"".join([block.data for block in blocks]), starts=np.concatenate(starts), lengths=lengths
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +126,13 @@ class TableRows:
 
 def split(block: Block, wanted: Callable[[Relation], Sequence[int]]) -> list[TableRows]:
     """The rows of each relation in a block, with the columns that `wanted` names for it."""
-    if not len(block.lengths):
+    if not len(block):
         return []
-    data = np.frombuffer(block.data + bytes(_PAD), np.uint8)
-    ends = np.cumsum(block.lengths)
-    starts = ends - block.lengths + block.header
+    data = np.frombuffer(block.data, np.uint8)
+    starts, ends = block.starts, block.starts + block.lengths
     head = 9 if block.streamed else 5
-    if int(block.lengths.min()) <= head + block.header:
-        raise _refusal(block, block.lengths <= head + block.header)
+    if int(block.lengths.min()) <= head:
+        raise _refusal(block, block.lengths <= head)
     oids = _u32(data)[starts + head - 4]
     first = int(oids[0])
     if (oids == first).all():
@@ -211,7 +234,7 @@ class _Walk:
         return _Found([none] * size, [none] * size, [None] * size, [None] * size, none, none.astype(np.bool_))
 
     def tuples(self, place: Ints) -> _Found:
-        data, limit = self._data, len(self._data) - _PAD + 1
+        data, limit = self._data, len(self._data) - len(PADDING) + 1
         place = np.minimum(place, limit)
         bad = (data[place].astype(np.int64) << 8 | data[place + 1]) != self._count
         found: dict[int, tuple[Ints, Ints, Mask | None, Mask | None]] = {}

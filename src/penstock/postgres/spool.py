@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DiskError
-from penstock.postgres.columns import Block
+from penstock.postgres.columns import PADDING, Block
+from penstock.postgres.pgoutput import Relation
 
-_SCHEMA = pa.schema([("frame", pa.large_binary())])
+_SCHEMA = pa.schema([("message", pa.large_binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Segment:
     spool: Spool
     offset: int
     size: int
-    like: Block  # the block without its frames: relations and kind
+    relations: Mapping[int, Relation]
+    streamed: bool
 
     def load(self) -> Block:
         """The block, from disk."""
@@ -49,26 +52,27 @@ class Spool:
     def append(self, block: Block) -> Segment:
         """Write a block; it may be forgotten afterwards."""
         offsets = np.concatenate([[0], np.cumsum(block.lengths)])
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block.data)]
-        frames = pa.Array.from_buffers(pa.large_binary(), len(block.lengths), buffers)
-        message = pa.record_batch([frames], schema=_SCHEMA).serialize()
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block.packed())]
+        messages = pa.Array.from_buffers(pa.large_binary(), len(block), buffers)
+        message = pa.record_batch([messages], schema=_SCHEMA).serialize()
         try:
             written, view = 0, memoryview(message)
             while written < len(view):
                 written += self._file.write(view[written:])
         except OSError as error:
             raise _disk_error(error, self._folder) from error
-        segment = Segment(self, self._end, len(view), replace(block, data=b"", lengths=block.lengths[:0]))
+        segment = Segment(self, self._end, len(view), block.relations, block.streamed)
         self._end += len(view)
         return segment
 
     def load(self, segment: Segment) -> Block:
         """Read a block back."""
         raw = os.pread(self._file.fileno(), segment.size, segment.offset)
-        frames = pa.ipc.read_record_batch(pa.py_buffer(raw), _SCHEMA).column(0)
-        _, offsets, data = frames.buffers()
-        lengths = np.diff(np.frombuffer(offsets, np.int64)[: len(frames) + 1])
-        return replace(segment.like, data=data.to_pybytes()[: int(lengths.sum())], lengths=lengths)
+        messages = pa.ipc.read_record_batch(pa.py_buffer(raw), _SCHEMA).column(0)
+        _, offsets, data = messages.buffers()
+        ends = np.frombuffer(offsets, np.int64)[: len(messages) + 1]
+        padded = data.to_pybytes()[: int(ends[-1])] + PADDING
+        return Block(padded, ends[:-1], np.diff(ends), segment.relations, segment.streamed)
 
     def close(self) -> None:
         """Give the disk space back."""

@@ -11,9 +11,10 @@ Row messages are not looked at one by one here: runs of them are cut from the re
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from penstock import failpoints
 from penstock.errors import DecodeError
 from penstock.model import Lsn
 from penstock.postgres import pgoutput as pg
-from penstock.postgres.columns import Block
+from penstock.postgres.columns import PADDING, Block
 from penstock.postgres.spool import Segment, Spool
 
 # A CopyData frame: 'w', start LSN, end LSN, clock, then the pgoutput message; or 'k', WAL end, clock, reply flag.
@@ -30,6 +31,8 @@ _XLOG, _KEEPALIVE = b"wk"
 _KEEPALIVE_SIZE = 18
 _IS_ROW = np.zeros(256, np.bool_)
 _IS_ROW[list(pg.ROWS)] = True
+# Begin and commit, of which a busy server sends as many as rows, are read here in one step each; the rest by pgoutput.
+_BEGIN, _COMMIT = struct.Struct(">QqI"), struct.Struct(">BQQq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +50,47 @@ class Truncated:
     relations: tuple[pg.Relation, ...]
     xid: int | None = None
 
+    def __len__(self) -> int:
+        return len(self.relations)
 
-Part = Block | Segment | Truncated
+
+class Rows(NamedTuple):
+    """The messages `first` … `end - 1` of a block, which other transactions may share."""
+
+    block: Block
+    first: int
+    end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A committed transaction. `rows` counts its changes, `size` their bytes in memory and on disk."""
+Part = Rows | Segment | Truncated
+
+
+class Transaction(NamedTuple):
+    """A committed transaction. `rows` counts its changes, `size` the bytes they came in."""
 
     xid: int
     end_lsn: Lsn
     commit_time: int
     rows: int
     size: int
-    parts: tuple[Part, ...] = ()
+    parts: Sequence[Part] = ()
     aborted: frozenset[int] = frozenset()
     spool: Spool | None = None
 
-    def blocks(self) -> Iterator[Block | Truncated]:
+    def pieces(self) -> Iterator[Rows | Truncated]:
         """Its rows in order, a bounded piece at a time, without those of rolled-back savepoints."""
         for part in self.parts:
-            piece = part.load() if isinstance(part, Segment) else part
-            if isinstance(piece, Block) and piece.streamed and self.aborted:
-                piece = piece.kept(~np.isin(piece.xids(), list(self.aborted)))
-            elif isinstance(piece, Truncated) and piece.xid in self.aborted:
+            if isinstance(part, Truncated):
+                if part.xid not in self.aborted:
+                    yield part
                 continue
-            yield piece
+            block = part.load() if isinstance(part, Segment) else part.block
+            rows = Rows(block, 0, len(block)) if isinstance(part, Segment) else part
+            if block.streamed and self.aborted:
+                own = block.rows(rows.first, rows.end)
+                own = own.kept(~np.isin(own.xids(), list(self.aborted)))
+                rows = Rows(own, 0, len(own))
+            yield rows
 
     def release(self) -> None:
         """Give its disk space back; its rows are gone afterwards."""
@@ -80,50 +98,91 @@ class Transaction:
             self.spool.close()
 
 
-@dataclass(slots=True)
 class _Open:
     """A transaction that is still being received."""
 
-    xid: int
-    relations: Mapping[int, pg.Relation]
-    parts: list[Part] = field(default_factory=list)
-    memory: int = 0
-    size: int = 0
-    rows: dict[int, int] = field(default_factory=dict)  # by (sub)transaction
-    aborted: set[int] = field(default_factory=set)
-    spool: Spool | None = None
+    __slots__ = ("aborted", "by_xid", "memory", "parts", "relations", "rows", "size", "spool", "xid")
 
-    def add(self, part: Block | Truncated) -> None:
+    def __init__(self, xid: int, relations: Mapping[int, pg.Relation]) -> None:
+        self.xid = xid
+        self.relations = relations
+        self.parts: list[Part] = []
+        self.memory = self.size = self.rows = 0
+        self.by_xid: dict[int, int] | None = None  # changes of each (sub)transaction, where messages tell
+        self.aborted: set[int] | None = None
+        self.spool: Spool | None = None
+
+    def add(self, part: Rows | Truncated, size: int) -> None:
         self.parts.append(part)
+        self.memory += size
+        self.size += size
+        count = len(part) if isinstance(part, Truncated) else part.end - part.first
+        self.rows += count
         if isinstance(part, Truncated):
-            xid = part.xid or self.xid
-            self.rows[xid] = self.rows.get(xid, 0) + len(part.relations)
-            return
-        self.memory += len(part.data)
-        self.size += len(part.data)
-        if not part.streamed:
-            self.rows[self.xid] = self.rows.get(self.xid, 0) + len(part.lengths)
-            return
-        xids, counts = np.unique(part.xids(), return_counts=True)
-        for xid, count in zip(xids.tolist(), counts.tolist(), strict=True):
-            self.rows[xid] = self.rows.get(xid, 0) + count
+            if part.xid is not None:
+                self._count(part.xid, count)
+        elif part.block.streamed:
+            xids, counts = np.unique(part.block.rows(part.first, part.end).xids(), return_counts=True)
+            for xid, number in zip(xids.tolist(), counts.tolist(), strict=True):
+                self._count(xid, number)
+
+    def _count(self, xid: int, number: int) -> None:
+        self.by_xid = self.by_xid or {}
+        self.by_xid[xid] = self.by_xid.get(xid, 0) + number
+
+    def abort(self, xid: int) -> None:
+        self.aborted = self.aborted or set()
+        if xid not in self.aborted:
+            self.aborted.add(xid)
+            self.rows -= (self.by_xid or {}).get(xid, 0)
 
     def spill(self, folder: str | None) -> None:
         failpoints.passing("spill")
-        self.spool = self.spool or Spool(folder)
-        self.parts = [self.spool.append(part) if isinstance(part, Block) else part for part in self.parts]
+        spool = self.spool = self.spool or Spool(folder)
+        self.parts = [
+            spool.append(part.block.rows(part.first, part.end)) if isinstance(part, Rows) else part
+            for part in self.parts
+        ]
         self.memory = 0
 
     def discard(self) -> None:
         if self.spool:
             self.spool.close()
 
-    def close(self, end_lsn: Lsn, commit_time: int) -> Transaction:
-        rows = sum(count for xid, count in self.rows.items() if xid not in self.aborted)
-        parts = tuple(self.parts) if rows else ()
-        return Transaction(
-            self.xid, end_lsn, commit_time, rows, self.size, parts, frozenset(self.aborted), self.spool
-        )  # fmt: skip
+    def close(self, end_lsn: int, commit_time: int) -> Transaction:
+        aborted = frozenset(self.aborted) if self.aborted else frozenset[int]()
+        parts = self.parts if self.rows else ()
+        lsn = int.__new__(Lsn, end_lsn)  # 64 bits by their form
+        return Transaction(self.xid, lsn, commit_time, self.rows, self.size, parts, aborted, self.spool)
+
+
+class _Feed:
+    """Frames received together, taken apart: where the rows are, and which frames stand between them."""
+
+    def __init__(self, frames: Sequence[memoryview | bytes]) -> None:
+        lengths = np.fromiter(map(len, frames), np.int64, len(frames))
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+        self.data = b"".join([*frames, PADDING])
+        raw = np.frombuffer(self.data, np.uint8)
+        # A frame too short to have a tag is looked at by itself, like every frame that is no row.
+        is_row = (raw[starts] == _XLOG) & (lengths > XLOG_HEADER)
+        is_row &= _IS_ROW[raw[np.minimum(starts + XLOG_HEADER, ends[-1])]]
+        rows, others = np.flatnonzero(is_row), np.flatnonzero(~is_row)
+        self.row_starts = starts[rows] + XLOG_HEADER
+        self.row_lengths = lengths[rows] - XLOG_HEADER
+        self.row_ends = np.concatenate([[0], np.cumsum(lengths[rows])])
+        # Each of the others: its bytes' range, and how many rows stand before it.
+        before = np.cumsum(is_row)[others]
+        self.others = list(zip(starts[others].tolist(), ends[others].tolist(), before.tolist(), strict=True))
+        self._block: Block | None = None
+
+    def rows(self, first: int, end: int, relations: Mapping[int, pg.Relation], streamed: bool) -> tuple[Rows, int]:
+        """A run of rows and the bytes it came in. Runs with the same descriptions share a block."""
+        block = self._block
+        if block is None or block.relations is not relations or block.streamed != streamed:
+            block = self._block = Block(self.data, self.row_starts, self.row_lengths, relations, streamed)
+        return Rows(block, first, end), int(self.row_ends[end] - self.row_ends[first])
 
 
 class Assembler:
@@ -154,31 +213,36 @@ class Assembler:
         if not frames:
             return
         failpoints.passing("assemble")
-        data = b"".join(frames)
-        lengths = np.fromiter(map(len, frames), np.int64, len(frames))
-        ends = np.cumsum(lengths)
-        raw = np.frombuffer(data, np.uint8)
-        starts = ends - lengths
-        # A frame too short to have a tag is looked at by itself, like every frame that is no row.
-        is_row = (raw[starts] == _XLOG) & (lengths > XLOG_HEADER)
-        is_row &= _IS_ROW[raw[np.minimum(starts + XLOG_HEADER, len(raw) - 1)]]
-        done = 0
-        for other in [*np.flatnonzero(~is_row).tolist(), len(frames)]:
-            if other > done:
-                start, end = int(starts[done]), int(ends[other - 1])
-                self._rows(data[start:end], lengths[done:other])
-            if other < len(frames):
-                event = self._single(data[int(starts[other]) : int(ends[other])])
+        feed = _Feed(frames)
+        data, done = feed.data, 0
+        for start, end, before in feed.others:
+            if before > done:
+                self._rows(feed, done, before)
+                done = before
+            size = end - start
+            tag = data[start + XLOG_HEADER] if size > XLOG_HEADER and data[start] == _XLOG else 0
+            opened = self._open
+            if tag == pg.COMMIT and opened and size == XLOG_HEADER + 1 + _COMMIT.size:
+                _, _, end_lsn, commit_time = _COMMIT.unpack_from(data, start + XLOG_HEADER + 1)
+                self._open = None
+                yield opened.close(end_lsn, commit_time)
+            elif tag == pg.BEGIN and self.between_transactions and size == XLOG_HEADER + 1 + _BEGIN.size:
+                _, _, xid = _BEGIN.unpack_from(data, start + XLOG_HEADER + 1)
+                self._open = _Open(xid, self._relations)
+            else:
+                event = self._single(data[start:end])
                 if event:
                     yield event
-            done = other + 1
+        if len(feed.row_starts) > done:
+            self._rows(feed, done, len(feed.row_starts))
         self._limit_memory()
 
-    def _rows(self, data: bytes, lengths: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def _rows(self, feed: _Feed, first: int, end: int) -> None:
         into = self._piece or self._open
         if into is None:
-            raise DecodeError("a row outside of a transaction", offset=0, tag=chr(data[XLOG_HEADER]))
-        into.add(Block(data, lengths, into.relations, into is self._piece, XLOG_HEADER))
+            at = int(feed.row_starts[first])
+            raise DecodeError("a row outside of a transaction", offset=0, tag=chr(feed.data[at]))
+        into.add(*feed.rows(first, end, into.relations, into is self._piece))
 
     def _single(self, frame: bytes) -> Transaction | Keepalive | None:
         kind = frame[0] if frame else 0
@@ -242,7 +306,7 @@ class Assembler:
     def _abort(self, message: pg.StreamAbort) -> None:
         if message.subxid != message.xid:
             if message.xid in self._running:
-                self._running[message.xid].aborted.add(message.subxid)
+                self._running[message.xid].abort(message.subxid)
             return
         gone = self._running.pop(message.xid, None)
         if gone:
@@ -267,7 +331,7 @@ class Assembler:
         unknown = [oid for oid in message.oids if oid not in into.relations]
         if unknown:
             raise DecodeError(f"a truncate of relation {unknown[0]}, which was never described", tag="T")
-        into.add(Truncated(tuple(into.relations[oid] for oid in message.oids), message.xid))
+        into.add(Truncated(tuple(into.relations[oid] for oid in message.oids), message.xid), 0)
 
     def _limit_memory(self) -> None:
         held = [t for t in [self._open, *self._running.values()] if t and t.memory]

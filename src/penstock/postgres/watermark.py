@@ -104,6 +104,8 @@ class Watermark:
             return  # confirmed before
         if pending is None or not 0 <= first < end <= pending.rows:
             raise ConfigError(f"no such change was delivered: rows {first} to {end - 1} of {lsn}")
+        if not pending.left:
+            return  # confirmed before, and an earlier transaction is not
         if (first, end) == (0, pending.rows):  # the usual case: a whole transaction at once
             pending.left = 0
         elif pending.left:  # else it is confirmed, and waits for an earlier one
