@@ -1,0 +1,86 @@
+"""The one composition root: what a user named becomes the part that does it.
+
+Everything above (the command line, the demo) asks here for connections and captures and names no class itself.
+Guarantees: a password is read from its file in this process, and shows in no repr and no error. Deliberately not:
+parsing arguments (`cli`), or deciding anything about a stream.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError
+from penstock.model import ReplicationConfig, SslMode, TlsConfig
+from penstock.postgres.connection import ConnectionSettings, resolve
+
+if TYPE_CHECKING:
+    from penstock.contracts import CaptureProvisioning, ChangeCapture
+    from penstock.postgres.capture import WalChangeCapture
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionNames:
+    """What a user said about the server. None: look in the URL, then the service file, then the `PG*` variables."""
+
+    url: str | None = field(default=None, repr=False)
+    host: str | None = None
+    port: int | None = None
+    database: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    ssl_mode: str | None = None
+    ssl_root_cert: str | None = None
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
+
+
+def resolve_connection(names: ConnectionNames) -> ConnectionSettings:
+    """The settings of every connection. An SSL mode may ask for more TLS than the URL does, never for less."""
+    tls = TlsConfig(SslMode(names.ssl_mode)) if names.ssl_mode else None
+    return resolve(
+        names.url,
+        tls=tls,
+        host=names.host,
+        port=names.port,
+        database=names.database,
+        user=names.user,
+        password=_read_password(names.password_file) if names.password_file else None,
+        sslrootcert=names.ssl_root_cert,
+        sslcert=names.ssl_cert,
+        sslkey=names.ssl_key,
+    )
+
+
+def _read_password(file: str) -> str:
+    """The file's first line: editors and `echo` end it with a newline that is no part of the password."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"the password file {file} cannot be read: {type(error).__name__}", hint="Check its path and its owner."
+        ) from None
+    if not lines or not lines[0]:
+        raise ConfigError(f"the password file {file} is empty", hint="Its first line is the password, nothing else.")
+    return lines[0]
+
+
+def build_capture(settings: ConnectionSettings, config: ReplicationConfig) -> WalChangeCapture:
+    """The capture that reads a slot and a publication."""
+    # Here and not above: Arrow and NumPy take half a second to load, and most commands need neither.
+    from penstock.postgres.capture import WalChangeCapture
+
+    return WalChangeCapture(config, settings)
+
+
+def temporary_slot_name(purpose: str) -> str:
+    """A name that no other slot of the server has."""
+    return f"penstock_{purpose}_{secrets.token_hex(6)}"
+
+
+if TYPE_CHECKING:
+    # mypy holds the class to the contracts that it is chosen for.
+    _as_capture: type[ChangeCapture] = WalChangeCapture
+    _as_provisioning: type[CaptureProvisioning] = WalChangeCapture

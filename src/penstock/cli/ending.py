@@ -1,0 +1,80 @@
+"""When to stop: Ctrl-C, SIGTERM, a terminal that went away, or nobody left who reads our output.
+
+`Ending` turns these into one call of a function, made by a thread of its own and never inside a signal handler, where
+a lock may be held that the function needs. Guarantees: the first signal ends in good order; a second Ctrl-C ends at
+once; handlers and the thread are gone when the block is left. Deliberately not: what stopping means.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+from penstock.cli.failure import INTERRUPTED, TERMINATED
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ending:
+    """A block during which a request to stop is noticed. `stop` may be called before `when_requested` was."""
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+        self.exit_code = 0
+        self._call: Callable[[], None] = lambda: None
+        self._read, self._write = os.pipe()
+        self._thread = threading.Thread(target=self._watch, name="penstock-ending", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.write(self._write, b"x")
+        self._thread.join()
+        os.close(self._read)
+        os.close(self._write)
+
+    def when_requested(self, call: Callable[[], None]) -> None:
+        """Have `call` called when stopping is asked for; at once where it was already."""
+        self._call = call
+        if self.requested.is_set():
+            call()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.exit_code = INTERRUPTED if number == signal.SIGINT else TERMINATED
+        self.requested.set()
+        os.write(self._write, b"s")
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        if (output := _pipe()) is not None:
+            poll.register(output, 0)  # errors are always reported: a pipe that nobody reads is one
+        found = dict(poll.poll())
+        if self._read in found and os.read(self._read, 1) == b"x":
+            return
+        self.requested.set()
+        self._call()
+
+
+def _pipe() -> int | None:
+    """Stdout, where it is a pipe or a socket."""
+    try:
+        number = sys.stdout.fileno()
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError):  # closed, or replaced by something that is no file
+        return None
+    return number if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None

@@ -1,0 +1,81 @@
+"""How a command ends: one clear sentence and a next step on stderr, and an exit code that a script can act upon.
+
+Guarantees: no traceback, no secret and no row value, whatever went wrong; with --json the error is one JSON object on
+stderr. What was not foreseen is told as a defect of ours, and its way here is logged at level debug.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import click
+
+from penstock.errors import BugError, ConfigError, PenstockError, RetryableError
+
+log = logging.getLogger(__name__)
+
+ACT, USAGE, RETRY, DEFECT, INTERRUPTED, TERMINATED = 1, 2, 3, 4, 130, 143
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "done (also when whoever read the output has closed the pipe)",
+    ACT: "somebody has to act: a setting or a right on the server, a slot, a publication; or you said no",
+    USAGE: "a flag, an argument or a setting is wrong",
+    RETRY: "passing trouble, such as a server that is down or a slot in use: try again later",
+    DEFECT: "a defect of Penstock: please report it",
+    INTERRUPTED: "ended by Ctrl-C",
+    TERMINATED: "ended by SIGTERM",
+}
+
+_REPORT = "Please report it. The same command with --log-level debug logs to stderr where it happened."
+
+
+class Failure(NamedTuple):
+    """An error in the words that are printed."""
+
+    code: int
+    kind: str
+    message: str
+    hint: str = ""
+    sqlstate: str | None = None
+
+
+def describe(error: BaseException) -> Failure:
+    """What to say about an error, and the exit code."""
+    kind = type(error).__name__
+    if isinstance(error, BugError):
+        return Failure(DEFECT, kind, error.message, error.hint or _REPORT, error.sqlstate)
+    if isinstance(error, PenstockError):
+        code = USAGE if isinstance(error, ConfigError) else RETRY if isinstance(error, RetryableError) else ACT
+        return Failure(code, kind, error.message, error.hint, error.sqlstate)
+    if isinstance(error, click.Abort):
+        return Failure(ACT, "Abort", "not confirmed: nothing was changed")
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "penstock"
+        return Failure(USAGE, kind, _without_password(error.format_message()), f"See {command} --help.")
+    return Failure(DEFECT, kind, f"Penstock failed with an error that it did not foresee ({kind})", _REPORT)
+
+
+def _without_password(text: str) -> str:
+    """An argument that was misplaced is quoted in a usage error, and it may be a URL."""
+    text = re.sub(r"(://[^:/?@\s]*):[^\s)]*@", r"\1:…@", text)
+    return re.sub(r"(?i)(password\s*=\s*)[^\s)&]*", r"\1…", text)
+
+
+def tell(error: BaseException, *, as_json: bool) -> int:
+    """Print the error to stderr and give the exit code."""
+    failure = describe(error)
+    if failure.code == DEFECT:
+        log.debug("the command failed", exc_info=error.__cause__ or error)
+    if as_json:
+        fields = {"type": failure.kind, "message": failure.message, "hint": failure.hint, "sqlstate": failure.sqlstate}
+        print(json.dumps({"error": {**fields, "exit_code": failure.code}}), file=sys.stderr)
+    else:
+        click.echo(f"{click.style('Error:', fg='red')} {failure.message}", err=True)
+        if failure.hint:
+            click.echo(f"{click.style('Hint:', bold=True)} {failure.hint}", err=True)
+    return failure.code

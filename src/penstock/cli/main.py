@@ -1,0 +1,87 @@
+"""`penstock`: the command line.
+
+Guarantees: every command ends with one of the exit codes of `failure`, and never with a traceback. Commands load what
+they need when they run, so that --help and shell completion answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from penstock import __version__
+from penstock.cli.coverage import coverage
+from penstock.cli.demo import demo
+from penstock.cli.failure import EXIT_CODES, INTERRUPTED, tell
+from penstock.cli.options import show_help
+from penstock.cli.slots import slots
+from penstock.cli.tail import tail
+
+_EPILOG = "\n\n".join(
+    [
+        "Every flag can be given as a variable: --ssl-mode as PENSTOCK_SSL_MODE. Where the server is may also be said"
+        " by PG* variables and a service file, as for psql.",
+        "\b\nExit codes:\n" + "\n".join(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items()),
+    ]
+)
+
+
+@click.group(
+    epilog=_EPILOG,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="penstock %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Postgres row changes: look after slots, check publications, watch changes as they are committed."""
+    show_help(context)
+
+
+for command in (slots, coverage, tail, demo):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line and end the process."""
+    if "_PENSTOCK_COMPLETE" in os.environ:
+        cli.main(prog_name="penstock")
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_stdout()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and give its exit code; whatever goes wrong is told on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding is no reason to stop
+    try:
+        with cli.make_context("penstock", list(arguments)) as context:
+            return int(cli.invoke(context) or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _give_up_stdout()
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last handler: no command ends with a traceback
+        return tell(error, as_json=_wants_json(arguments))
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Read from the raw words, because what failed may be the reading of them."""
+    before = list(arguments)[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in before or os.environ.get("PENSTOCK_JSON", "").lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+def _give_up_stdout() -> None:
+    """Nobody reads our output any more: let the flush at the interpreter's end go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
