@@ -19,7 +19,7 @@ from tests.fixtures.waiting import wait_until
 SOON = {"wal_sender_timeout": 900}
 
 
-@pytest.mark.parametrize("limit", [{"max_rows": 10}, {"max_bytes": 300}])
+@pytest.mark.parametrize("limit", [{"max_rows": 10}, {"max_bytes": 100}])
 def test_a_limit_cuts_a_transaction_but_never_its_acknowledgement(published: Published, limit: dict[str, int]) -> None:
     """E15: the slot stays before a transaction while one batch of it, here from its middle, is not confirmed."""
     stream = published.watch(published.capture(published.url(**SOON)).batches(**limit))
@@ -34,7 +34,7 @@ def test_a_limit_cuts_a_transaction_but_never_its_acknowledgement(published: Pub
     lsns = [lsn for batch in found for table in batch.tables for lsn in table.rows["_commit_lsn"].to_pylist()]
     first, large, last = sorted(set(lsns))
     cut = [batch for batch in found if batch.end.lsn == large]
-    assert len(cut) >= 9, "the transaction was cut"
+    assert len(cut) > 5, "the transaction was cut"
     for batch in found:
         if batch is not cut[4]:
             batch.confirm()
@@ -83,6 +83,20 @@ def test_acks_in_any_order_move_the_slot_over_whole_prefixes_only(published18: P
         assert before <= now < held
         assert now >= max((end for end in ends if end < held), default=Lsn.ZERO)
         before = now
+
+
+def test_a_transaction_confirmed_twice_does_not_hold_the_slot(published18: Published) -> None:
+    """E20: whole and then again in part, while an earlier one is open: any number of times means any."""
+    stream = published18.streaming(published18.url(**SOON))
+    published18.insert(1)
+    published18.insert(2, 3)
+    first, *second = take(stream, 3)
+    for again in (second, second[:1], second[1:]):
+        for change in again:
+            change.ack.confirm()
+        published18.await_reply()
+    first.ack.confirm()
+    wait_until(lambda: published18.confirmed() >= second[1].position.lsn, what="the slot to pass both")
 
 
 def test_no_status_that_is_sent_ever_goes_back(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,11 +223,11 @@ def test_a_heartbeat_moves_the_slot_of_a_database_at_rest(published18: Published
 
 def test_a_consumer_that_blocks_longer_than_the_timeout_keeps_its_connection(published: Published) -> None:
     """E24: the receiving thread reports by itself."""
-    stream = published.streaming(published.url(wal_sender_timeout=600))
+    stream = published.streaming(published.url(wal_sender_timeout=500))
     pid = published.walsender()
     published.insert(1)
     assert ids(take(stream, 1)) == [1]
-    blocked_until = time.monotonic() + 2.0
+    blocked_until = time.monotonic() + 1.3
     wait_until(lambda: time.monotonic() > blocked_until)
     assert published.walsender() == pid
     published.insert(2)
@@ -222,14 +236,14 @@ def test_a_consumer_that_blocks_longer_than_the_timeout_keeps_its_connection(pub
 
 def test_a_full_buffer_and_an_unread_socket_do_not_trip_the_servers_timeout(published: Published) -> None:
     """E24: unsolicited status while the server is stuck in its own send; everything comes afterwards."""
-    stream = published.streaming(published.url(wal_sender_timeout=1000), buffer_bytes=1, streaming=False)
+    stream = published.streaming(published.url(wal_sender_timeout=700), buffer_bytes=1, streaming=False)
     pid = published.walsender()
     published.insert(0)
     rows = 16_000
     published.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, %s) i", rows)
     query = "SELECT wait_event = 'WalSenderWriteData' FROM pg_stat_activity WHERE pid = %s"
     wait_until(lambda: published.execute(query, pid) == [(True,)], what="the server to be stuck in its send")
-    stuck_until = time.monotonic() + 2.5
+    stuck_until = time.monotonic() + 1.6
     wait_until(lambda: time.monotonic() > stuck_until)
     assert published.execute(query, pid) == [(True,)], "it was stuck all the time, else this proves nothing"
     assert published.walsender() == pid
@@ -238,11 +252,10 @@ def test_a_full_buffer_and_an_unread_socket_do_not_trip_the_servers_timeout(publ
 
 def test_a_keepalive_that_asks_is_answered_at_once(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     """E24: with nothing sent unasked, the answers alone keep the connection."""
-    monkeypatch.setattr(receiver, "_LONGEST_STATUS_S", 1000.0)
-    monkeypatch.setattr(receiver, "_status_interval_s", lambda _: 1000.0)
-    stream = published.streaming(published.url(wal_sender_timeout=600))
+    monkeypatch.setattr(receiver.Receiver, "_report_when_due", lambda *_: None)
+    stream = published.streaming(published.url(wal_sender_timeout=500))
     pid = published.walsender()
-    silent_until = time.monotonic() + 2.0
+    silent_until = time.monotonic() + 1.3
     wait_until(lambda: time.monotonic() > silent_until)
     assert published.walsender() == pid
     published.insert(1)

@@ -2,8 +2,9 @@
 
 It never waits for its consumer until `buffer_bytes` of complete transactions are waiting; then it leaves the socket
 unread and goes on reporting its status, so that the server does not take it for dead. A transaction that is still
-being received does not count: it may grow to the disk, else it would wait for itself. When the connection is lost it
-connects again with growing, jittered waits and resumes behind the last transaction it received whole.
+being received does not count: it may grow to the disk, else it would wait for itself. When the connection is lost, or
+the server stays silent although it was asked for a word, it connects again with growing, jittered waits and resumes
+behind the last transaction it received whole.
 
 Guarantees: transactions come in commit order, each once a run; an error that retrying cannot mend is raised to the
 consumer after everything that was received before it. The position that is reported is the watermark's, nothing else.
@@ -19,12 +20,20 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock import failpoints
-from penstock.errors import BugError, PenstockError, RetryableError, SlotActiveError, UnavailableError
+from penstock.errors import (
+    BugError,
+    CapacityError,
+    PenstockError,
+    RecoveryError,
+    RetryableError,
+    SlotActiveError,
+    UnavailableError,
+)
 from penstock.model import Lsn, Origin, ReplicationConfig
 from penstock.postgres import replication, resume, slot
-from penstock.postgres.connection import ConnectionSettings, open_sql
+from penstock.postgres.connection import ConnectionSettings, open_sql, translating
 from penstock.postgres.replication import Client, Duplex, ReplicationParams
-from penstock.postgres.transactions import Assembler, Keepalive, Transaction
+from penstock.postgres.transactions import Assembler, Transaction
 from penstock.postgres.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -32,6 +41,12 @@ log = logging.getLogger(__name__)
 # While something was confirmed that the server does not know yet, it is told this often.
 _PROGRESS_S = 0.2
 _LONGEST_STATUS_S = 10.0
+# What the server takes unless it is configured otherwise; it stands for "never" too.
+_USUAL_SENDER_TIMEOUT_S = 60.0
+# A stream that stood this long was no failed attempt.
+_STOOD_S = 30.0
+# Once a stream has been open, these pass too: a server that restarts is short of connections, or a standby at first.
+_PASSING = (RetryableError, CapacityError, RecoveryError)
 
 
 class Receiver:
@@ -57,14 +72,17 @@ class Receiver:
         self._changed = threading.Condition()
         self._error: PenstockError | None = None
         self._stop = threading.Event()
-        self._wake_read, self._wake_write = os.pipe()
+        self._wake: tuple[int, ...] = os.pipe()
         self._origin = config.origin
         self._connected = False
         self._received = config.start_lsn  # everything up to here was received whole, in this run or before it
         self._seen = Lsn.ZERO
         self._reported = Lsn.ZERO
-        self._status_every_s = _LONGEST_STATUS_S
+        self._sender_timeout_s = _USUAL_SENDER_TIMEOUT_S
         self._status_due = 0.0
+        self._heard = 0.0  # when the server last sent something
+        self._attempts = 0  # to open a stream, since one got anywhere
+        self._silences = 0  # streams given up for silence, since one got anywhere
         self._thread = threading.Thread(target=self._run, name=f"penstock-receive-{config.slot}", daemon=True)
         self._thread.start()
 
@@ -101,19 +119,24 @@ class Receiver:
                 self._changed.notify_all()
             return taken
 
-    def close(self) -> None:
+    def close(self, patience_s: float | None = None) -> None:
         """Report what is confirmed, end the stream and the thread. Any thread, any number of times."""
         with self._changed:
-            first = not self._stop.is_set()
-            self._stop.set()
-            self._changed.notify_all()
-            if first:
-                os.write(self._wake_write, b"x")
+            if not self._stop.is_set():
+                self._stop.set()
+                self._changed.notify_all()
+                os.write(self._wake[1], b"x")
+        # In the thread itself, the garbage collector called; the thread tidies up when it ends.
         if self._thread is not threading.current_thread():
-            self._thread.join()
-        if first:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+            self._thread.join(patience_s)
+        if not self._thread.is_alive():
+            self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        with self._changed:
+            for end in self._wake:
+                os.close(end)
+            self._wake = ()
             while self._ready:
                 self._ready.popleft().release()
 
@@ -133,6 +156,8 @@ class Receiver:
             self._fail(bug)
         finally:
             self._assembler.reset()
+            if self._stop.is_set():
+                self._tidy_up()
 
     def _fail(self, error: PenstockError) -> None:
         with self._changed:
@@ -140,31 +165,39 @@ class Receiver:
             self._changed.notify_all()
 
     def _keep_receiving(self) -> None:
-        attempt, held_since = 0, time.monotonic()
+        held_since = time.monotonic()
         while not self._stop.is_set():
+            wait_s = 0.0
             try:
-                duplex = self._open()
-                attempt, held_since = 0, time.monotonic()
+                with translating("opening the stream"):
+                    duplex = self._open()
+                held_since = time.monotonic()
                 try:
                     self._receive(duplex)
                 finally:
                     duplex.close()
+                    if time.monotonic() - held_since > _STOOD_S:
+                        self._attempts = 0
             except SlotActiveError as error:
-                # Its holder may be our own walsender, whose end the server notices only after wal_sender_timeout.
-                if time.monotonic() - held_since > self._config.slot_wait_s:
+                if time.monotonic() - held_since > self._patience_s():
                     raise
                 log.info("waiting for slot %s, which is in use: %s", self._config.slot, error.message)
-                self._stop.wait(replication.backoff_s(attempt, ceiling_s=2.0))
-                attempt += 1
-            except RetryableError as error:
+                wait_s = replication.backoff_s(self._attempts, ceiling_s=2.0)
+            except _PASSING as error:
                 if not self._connected:
                     raise  # never been there: more likely a wrong address than passing trouble
-                wait_s = replication.backoff_s(attempt)
-                log.warning("the stream of slot %s broke off, again in %.1f s: %s", self._config.slot, wait_s, error)
-                self._stop.wait(wait_s)
-                attempt += 1
+                wait_s = replication.backoff_s(self._attempts)
+                if not self._stop.is_set():
+                    log.warning("slot %s: the stream broke off, again in %.1f s: %s", self._config.slot, wait_s, error)
                 held_since = time.monotonic()
             self._assembler.reset()
+            self._attempts += 1
+            self._stop.wait(wait_s)
+
+    def _patience_s(self) -> float:
+        """How long to wait for a slot that is in use. Its holder may be a walsender of our own, whose end the server
+        notices only after wal_sender_timeout."""
+        return max(self._config.slot_wait_s, 1.5 * self._sender_timeout_s if self._connected else 0.0)
 
     def _open(self) -> Duplex:
         client = replication.connect(self._settings)
@@ -173,7 +206,7 @@ class Receiver:
             self._check_server(client, held)
             self._prepare()
             self._claim_slot(client, held)
-            self._status_every_s = _status_interval_s(client)
+            self._sender_timeout_s = _sender_timeout_s(client)
             params = ReplicationParams(
                 self._config.slot, self._config.publication, held, streaming=self._config.streaming
             )
@@ -187,6 +220,7 @@ class Receiver:
         return duplex
 
     def _check_server(self, client: Client, held: Lsn) -> None:
+        slot.require_primary(client.connection, f"streaming from slot {self._config.slot}")
         found = Origin(client.system.system_id, client.system.timeline)
         known = self._origin
         switch = None
@@ -198,73 +232,117 @@ class Receiver:
 
     def _claim_slot(self, client: Client, held: Lsn) -> None:
         config = self._config
-        found = slot.inspect(client.connection, config.slot)
-        first = not self._connected and not held
-        resume.check_slot(config.slot, found, held, may_create=first)
+        # A temporary slot is always a new one: another of its name is somebody else's.
+        found = None if config.temporary_slot else slot.inspect(client.connection, config.slot)
+        if found:
+            slot.verify(found, client.system.database)
+        resume.check_slot(config.slot, found, held, may_create=not self._connected and not held)
         if found is None:
-            try:
-                slot.create(
-                    client.connection, config.slot, temporary=config.temporary_slot, failover=config.failover,
-                    stop=self._stop, on_wait=self._tell_who_blocks,
-                )  # fmt: skip
-            except PenstockError as error:
-                if error.sqlstate != "42710":  # somebody else was first: theirs serves as well
-                    raise
-            found = slot.inspect(client.connection, config.slot)
-            if found is None:
-                raise slot.missing(config.slot)
-        slot.verify(found, client.system.database)
+            found = self._create_slot(client)
+            slot.verify(found, client.system.database)
+        if found.wal_status == "unreserved":
+            log.warning("slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size", config.slot)
         self._watermark.reach(found.confirmed_flush_lsn or Lsn.ZERO)
 
+    def _create_slot(self, client: Client) -> slot.SlotInfo:
+        config = self._config
+        try:
+            slot.create(
+                client.connection, config.slot, temporary=config.temporary_slot, failover=config.failover,
+                stop=self._stop, on_wait=self._tell_who_blocks,
+            )  # fmt: skip
+        except PenstockError as error:
+            if error.sqlstate != "42710" or config.temporary_slot:  # else somebody was first: theirs serves as well
+                raise
+        found = slot.inspect(client.connection, config.slot)
+        if found is None:
+            raise slot.missing(config.slot)
+        return found
+
     def _tell_who_blocks(self) -> None:
-        with open_sql(self._settings) as connection:
-            log.warning("creating slot %s: %s", self._config.slot, slot.describe_waiting(slot.waiting_for(connection)))
+        try:
+            with open_sql(self._settings) as connection:
+                said = slot.describe_waiting(slot.waiting_for(connection))
+        except PenstockError as error:  # the slot is waited for all the same
+            said = f"the server waits for running transactions; which, cannot be told: {error.message}"
+        log.warning("creating slot %s: %s", self._config.slot, said)
 
     def _receive(self, duplex: Duplex) -> None:
+        self._heard = time.monotonic()
         while not self._stop.is_set():
             if self._full:
                 self._report_when_due(duplex)
                 with self._changed:
                     self._changed.wait_for(lambda: not self._full or self._stop.is_set(), self._pause_s())
+                self._heard = time.monotonic()  # nobody listened
                 continue
             frames = duplex.drain()
             if frames:
+                self._heard = time.monotonic()
                 self._hand_over(duplex, frames)
             elif duplex.ended:
                 raise UnavailableError("the server ended the stream")
+            self._check_silence()
             self._report_when_due(duplex)
-            duplex.wait(self._pause_s(), self._wake_read)
+            duplex.wait(self._pause_s(), self._wake[0])
         self._report(duplex)
+
+    def _check_silence(self) -> None:
+        """Give up a connection on which nothing comes, though every status asks for an answer: it is half open.
+
+        The limit doubles each time, because a server that is busy with something large may be silent for long, and
+        would begin again with every connection.
+        """
+        silent_s = time.monotonic() - self._heard
+        if silent_s > 2 * self._sender_timeout_s * 2 ** min(self._silences, 5):
+            self._silences += 1
+            raise UnavailableError(f"the server has sent nothing for {silent_s:.0f} s, though it was asked to")
 
     def _hand_over(self, duplex: Duplex, frames: list[memoryview]) -> None:
         complete: list[Transaction] = []
-        for event in self._assembler.feed(frames):
-            if isinstance(event, Keepalive):
-                self._seen = max(self._seen, event.wal_end)
+        try:
+            for event in self._assembler.feed(frames):
+                if isinstance(event, Transaction):
+                    self._take_note(event, complete)
+                    continue
+                self._progress(event.wal_end)
                 if self._assembler.between_transactions:
                     self._watermark.reach(event.wal_end)
                 if event.reply:
                     self._report(duplex)
-            elif event.end_lsn <= self._received:
-                event.release()  # received before the connection was lost
-            else:
-                self._received = self._seen = event.end_lsn
-                self._watermark.expect(event.end_lsn, event.rows)
-                if event.rows:
-                    complete.append(event)
-                else:
-                    event.release()
-        if complete:
+        finally:  # what was received counts, also where what follows it cannot be understood or answered
             with self._changed:
                 self._ready.extend(complete)
                 self._ready_bytes += sum(transaction.size for transaction in complete)
                 self._changed.notify_all()
+
+    def _take_note(self, transaction: Transaction, complete: list[Transaction]) -> None:
+        if transaction.end_lsn <= self._received:
+            transaction.release()  # received before the connection was lost
+            return
+        self._received = transaction.end_lsn
+        self._progress(transaction.end_lsn)
+        self._watermark.expect(transaction.end_lsn, transaction.rows)
+        if transaction.rows:
+            complete.append(transaction)
+        else:
+            transaction.release()
+
+    def _progress(self, lsn: Lsn) -> None:
+        if lsn > self._seen:
+            self._seen = lsn
+            self._attempts = self._silences = 0
 
     def _pause_s(self) -> float:
         """How long nothing need be sent."""
         progress = self._watermark.durable > self._reported
         until_due = self._status_due - time.monotonic()
         return max(0.0, min(until_due, _PROGRESS_S) if progress or self._watermark.pending else until_due)
+
+    @property
+    def _status_every_s(self) -> float:
+        """A third of the time after which the server gives a silent client up, and at most 10 s."""
+        return min(_LONGEST_STATUS_S, self._sender_timeout_s / 3)
 
     def _report_when_due(self, duplex: Duplex) -> None:
         now = time.monotonic()
@@ -274,13 +352,14 @@ class Receiver:
 
     def _report(self, duplex: Duplex) -> None:
         durable = self._watermark.durable
-        duplex.send_status(durable, max(self._seen, durable))
+        silent = time.monotonic() - self._heard > self._status_every_s / 2
+        duplex.send_status(durable, max(self._seen, durable), reply=silent and not self._full)
         self._reported = durable
         self._status_due = time.monotonic() + self._status_every_s
 
 
-def _status_interval_s(client: Client) -> float:
-    """A third of the time after which the server gives a silent client up, and at most 10 s."""
+def _sender_timeout_s(client: Client) -> float:
+    """After how long the server gives up a client that says nothing."""
     query = "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
     ((timeout_ms,),) = slot.execute(client.connection, query)
-    return min(_LONGEST_STATUS_S, timeout_ms / 3000) if timeout_ms else _LONGEST_STATUS_S
+    return timeout_ms / 1000 if timeout_ms else _USUAL_SENDER_TIMEOUT_S

@@ -127,7 +127,7 @@ def _identify(connection: slot.Connection) -> SystemIdentity:
 
 def timeline_switch(client: Client, timeline: int) -> Lsn | None:
     """Where the server's history left `timeline`; None where it has never been on it, or still is."""
-    if timeline == client.system.timeline:
+    if timeline >= client.system.timeline:
         return None
     try:
         rows = slot.execute(client.connection, f"TIMELINE_HISTORY {client.system.timeline}")
@@ -173,6 +173,8 @@ class Duplex:
         self._pgconn = client.connection.pgconn
         self._pgconn.nonblocking = 1
         self._tls = bool(self._pgconn.ssl_in_use)
+        self._poll = select.poll()  # not select(): it fails in a process with more than 1,024 files open
+        self._poll.register(self._pgconn.socket, select.POLLIN)
         self._dry = True
         self._full = False  # the last drain stopped at its limit: more may be at hand that the socket does not show
         self._flushed = Lsn.ZERO
@@ -184,6 +186,9 @@ class Duplex:
 
     def drain(self, limit: int = _DRAIN_BYTES) -> list[memoryview]:
         """Every frame that has arrived, without waiting, up to about `limit` bytes. An error ends the stream."""
+        if self.ended:
+            self._raise_failure()
+            return []
         frames: list[memoryview] = []
         append, get, size = frames.append, self._pgconn.get_copy_data, 0
         failpoints.passing("receive")
@@ -194,12 +199,9 @@ class Duplex:
                     append(frame)
                     size += count
                     continue
-                if count < 0:
-                    self.ended = True
-                    self._raise_failure()
-                    break
-                self._pgconn.consume_input()
-                count, frame = get(1)
+                if count == 0:
+                    self._pgconn.consume_input()
+                    count, frame = get(1)
                 if count <= 0:
                     self.ended = count < 0
                     break
@@ -210,18 +212,21 @@ class Duplex:
                 raise UnavailableError("the server ended the replication connection") from None
         self._dry = size < _DRY_BYTES
         self._full = size >= limit
+        if self.ended and not frames:
+            self._raise_failure()
         return frames
 
     def wait(self, timeout_s: float, wake: int | None = None) -> None:
         """Wait until there is something to read, `wake` becomes readable, or the time is over."""
-        if self._full:
+        if self._full or self.ended:
             return
         if self._tls:  # every message is a TLS record: bytes say nothing, only an empty socket does
-            self._dry = not select.select([self._pgconn.socket], [], [], 0)[0]
+            self._dry = not self._poll.poll(0)
         if self._dry:
             time.sleep(min(_NAP_S, timeout_s))
-        sockets = [self._pgconn.socket] if wake is None else [self._pgconn.socket, wake]
-        select.select(sockets, [], [], max(timeout_s, 0))
+        if wake is not None:
+            self._poll.register(wake, select.POLLIN)
+        self._poll.poll(max(timeout_s, 0) * 1000)
 
     def send(self, data: bytes) -> None:
         """Send a message to the server."""
@@ -254,7 +259,7 @@ class Duplex:
         while not self.ended and time.monotonic() < deadline:
             self._pgconn.flush()
             if not self.drain():
-                select.select([self._pgconn.socket], [], [], 0.05)
+                self._poll.poll(50)
 
     def _raise_failure(self) -> None:
         result = self._pgconn.get_result()

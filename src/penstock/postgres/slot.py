@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 _PLUGIN = "pgoutput"
 _ASK_BLOCKERS_AFTER_S = 3.0
+_CANCEL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,7 @@ def show(connection: Connection) -> list[SlotInfo]:
     version = connection.info.server_version
     failover = "failover" if version >= 170000 else "false"
     invalidation = "invalidation_reason" if version >= 170000 else "NULL::text"
-    rows = execute(
-        connection,
-        f"""SELECT slot_name, plugin, slot_type, database, temporary, active_pid, restart_lsn::text,
+    statement = f"""SELECT slot_name, plugin, slot_type, database, temporary, active_pid, restart_lsn::text,
                    confirmed_flush_lsn::text, wal_status, safe_wal_size,
                    pg_catalog.pg_wal_lsn_diff(newest, restart_lsn)::bigint,
                    greatest(pg_catalog.pg_wal_lsn_diff(newest, confirmed_flush_lsn), 0)::bigint,
@@ -100,8 +100,9 @@ def show(connection: Connection) -> list[SlotInfo]:
             FROM pg_catalog.pg_replication_slots,
                  (SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                               ELSE pg_catalog.pg_current_wal_flush_lsn() END) AS wal (newest)
-            ORDER BY slot_name""",
-    )
+            ORDER BY slot_name"""
+    with translating("reading the replication slots"):
+        rows = execute(connection, statement)
     return [SlotInfo(*(*row[:6], _lsn(row[6]), _lsn(row[7]), *row[8:])) for row in rows]
 
 
@@ -133,6 +134,19 @@ def verify(slot: SlotInfo, database: str) -> None:
         )
 
 
+def require_primary(connection: Connection, what: str) -> None:
+    """Refuse a standby for `what`: its slots are the primary's copies, or end with it."""
+    if connection.info.parameter_status("in_hot_standby") == "on":
+        raise _in_recovery(what)
+
+
+def _in_recovery(what: str) -> RecoveryError:
+    return RecoveryError(
+        f"{what} is not possible: the server is a standby in recovery",
+        hint="Connect to the primary (target_session_attrs=read-write picks it among several hosts).",
+    )
+
+
 def create(
     connection: Connection,
     name: str,
@@ -148,36 +162,40 @@ def create(
     A temporary slot lives as long as `connection`.
     """
     version = connection.info.server_version
+    require_primary(connection, f"creating slot {name}")  # from 16 on a standby would have one of its own, in its time
     if failover and version < 170000:
         raise ConfigError(
             f"failover slots need Postgres 17; the server is {version // 10000}", hint="Leave failover out."
         )
     flags = [literal(name), literal(_PLUGIN), str(temporary).lower(), "false", *(["true"] if failover else [])]
     statement = f"SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot({', '.join(flags)})"
-    result = _patiently(connection.pgconn, statement, stop or threading.Event(), on_wait)
+    with translating(f"creating slot {name}"):
+        result = _patiently(connection, statement, stop or threading.Event(), on_wait)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)
     return Lsn.parse((result.get_value(0, 0) or b"0/0").decode())
 
 
 def _patiently(
-    pgconn: pq.abc.PGconn, statement: str, stop: threading.Event, on_wait: Callable[[], None] | None
+    connection: Connection, statement: str, stop: threading.Event, on_wait: Callable[[], None] | None
 ) -> pq.abc.PGresult:
     """Run a statement that may wait long, and cancel it when told to stop."""
+    pgconn, last = connection.pgconn, None
     pgconn.send_query(statement.encode())
-    waited_s, cancelled, last = 0.0, False, None
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    asked_at = time.monotonic()
     while True:
         while pgconn.is_busy():
-            if select.select([pgconn.socket], [], [], 0.1)[0]:
+            if poll.poll(100):
                 pgconn.consume_input()
                 continue
-            waited_s += 0.1
-            if on_wait and waited_s >= _ASK_BLOCKERS_AFTER_S:
+            if on_wait and time.monotonic() - asked_at >= _ASK_BLOCKERS_AFTER_S:
                 on_wait()
                 on_wait = None
-            if stop.is_set() and not cancelled:
-                pgconn.get_cancel().cancel()
-                cancelled = True
+            if stop.is_set():
+                # Until it is done: a server left alone would make the slot in the end, and nobody would read it.
+                connection.cancel_safe(timeout=_CANCEL_S)
         result = pgconn.get_result()
         if result is None:
             break
@@ -189,14 +207,13 @@ def _patiently(
 
 def waiting_for(connection: Connection) -> list[Waiting]:
     """Whose open transactions a new slot waits for, the oldest first."""
-    rows = execute(
-        connection,
-        """SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, backend_type),
+    statement = """SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, backend_type),
                   extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::float8
            FROM pg_catalog.pg_stat_activity
            WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid() AND xact_start IS NOT NULL
-           ORDER BY xact_start""",
-    )
+           ORDER BY xact_start"""
+    with translating("looking for open transactions"):
+        rows = execute(connection, statement)
     return [Waiting(*row) for row in rows]
 
 
@@ -294,10 +311,7 @@ def explain_55000(connection: Connection, what: str, name: str, to: Lsn | None =
         except PenstockError as error:
             return error
     if recovery:
-        return RecoveryError(
-            f"{what} is not possible: the server is a standby in recovery",
-            hint="Connect to the primary (target_session_attrs=read-write picks it among several hosts).",
-        )
+        return _in_recovery(what)
     if slot and to is not None and slot.confirmed_flush_lsn and to < slot.confirmed_flush_lsn:
         return PositionError(
             f"slot {name} stands at {slot.confirmed_flush_lsn}; it cannot go back to {to}",
