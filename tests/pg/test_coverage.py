@@ -167,6 +167,56 @@ def test_a_partition_streamed_under_its_roots_name_is_said_to_be(database: Datab
     assert q("low") in inspect(database, "r", "low").missing
 
 
+def test_what_is_published_is_what_the_server_says(database: Database) -> None:
+    """E8, E41: our reading of every form of publication equals the view of the server, which may wait for locks."""
+    database.execute(f"""
+        {PARTITIONED}; {TABLES}; CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY, x int);
+        CREATE TABLE s.out PARTITION OF r FOR VALUES FROM (20) TO (30); CREATE UNLOGGED TABLE s.fast (id int);
+        CREATE TABLE s.sub (id int PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE outside PARTITION OF s.sub FOR VALUES FROM (0) TO (9)""")
+    forms = [
+        "ALL TABLES",
+        "TABLES IN SCHEMA s",
+        "TABLES IN SCHEMA s, TABLE s.t, r",
+        "TABLE r, low, a (id, y)",
+        "TABLE high_0",
+    ]
+    forms += ["TABLE high, high_0, a WHERE (x > 1), b (id) WHERE (id > 1)", "TABLE void", "TABLES IN SCHEMA s, public"]
+    view = (
+        "SELECT schemaname::text, tablename::text, attnames::text[], rowfilter IS NOT NULL FROM pg_publication_tables"
+    )
+    for form in forms:
+        for via_root in ("true", "false"):
+            database.execute(f"CREATE PUBLICATION p FOR {form} WITH (publish_via_partition_root = {via_root})")
+            info = publication.read_publication(database.connect(), "p")
+            expected = {
+                q(name, schema): (columns, filtered) for schema, name, columns, filtered in database.execute(view)
+            }
+            assert info is not None and info.published.keys() == expected.keys(), (form, via_root)
+            for table, listing in info.published.items():
+                columns, filtered = expected[table]
+                assert listing.filtered == filtered
+                assert listing.columns is None or list(listing.columns) == columns
+            narrowed = {table.name for table, listing in info.published.items() if listing.columns is not None}
+            assert narrowed == {name for name in "ab" if f"{name} (id" in form}
+            database.execute("DROP PUBLICATION p")
+    database.execute("CREATE PUBLICATION p")
+    empty = publication.read_publication(database.connect(), "p")
+    assert empty is not None and empty.published == {} and publication.read_publication(database.connect(), "q") is None
+
+
+def test_inspect_waits_for_nobody(database: Database) -> None:
+    """E41: not even for a table that is being rewritten; only the try for a missing one could, and gives up."""
+    database.execute(f"{TABLES}; CREATE PUBLICATION p FOR TABLE a")
+    holder = database.connect(autocommit=False)
+    holder.execute("LOCK TABLE a, b IN ACCESS EXCLUSIVE MODE")
+    impatient = database.connect(options="-c lock_timeout=50ms")
+    assert publication.inspect(impatient, "p", {q("a")}).complete
+    publication.require(impatient, "p")
+    assert "could not tell" in publication.inspect(impatient, "p", {q("a"), q("b")}).notes[0]
+    holder.rollback()
+
+
 def test_row_filters_are_refused_by_name(database: Database) -> None:
     """E8, E42: a row filter hides rows; the SQL lists the table anew without it, and keeps its column list."""
     database.execute(f"{TABLES}; CREATE PUBLICATION p FOR TABLE a WHERE (id > 5), b (id) WHERE (id > 5)")

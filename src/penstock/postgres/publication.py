@@ -4,7 +4,7 @@
 capture's check before it makes a slot and before it streams, because a publication must be there first (E40).
 Guarantees: nothing is published after which the server would reject a user's UPDATE or DELETE, and no change of a table
 falls between a later snapshot and the stream. Reading is `publication_catalog`, deciding `coverage`, trying `trial`,
-doing `alteration`. Deliberately not: changing a replica identity, an existing listing or an option; the report has that SQL.
+doing `alteration`. Deliberately not: changing a replica identity, a listing or an option; the report has that SQL.
 """
 
 from __future__ import annotations
