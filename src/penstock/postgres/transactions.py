@@ -29,6 +29,7 @@ from penstock.postgres.spool import Segment, Spool
 XLOG_HEADER: Final = 25
 _XLOG, _KEEPALIVE = b"wk"
 _KEEPALIVE_SIZE = 18
+_TAG_AND_XID = 5
 _IS_ROW = np.zeros(256, np.bool_)
 _IS_ROW[list(pg.ROWS)] = True
 # Begin and commit, of which a busy server sends as many as rows, are read here in one step each; the rest by pgoutput.
@@ -101,7 +102,7 @@ class Transaction(NamedTuple):
 class _Open:
     """A transaction that is still being received."""
 
-    __slots__ = ("aborted", "by_xid", "memory", "parts", "relations", "rows", "size", "spool", "xid")
+    __slots__ = ("aborted", "by_xid", "described", "memory", "parts", "relations", "rows", "size", "spool", "xid")
 
     def __init__(self, xid: int, relations: Mapping[int, pg.Relation]) -> None:
         self.xid = xid
@@ -110,6 +111,7 @@ class _Open:
         self.memory = self.size = self.rows = 0
         self.by_xid: dict[int, int] | None = None  # changes of each (sub)transaction, where messages tell
         self.aborted: set[int] | None = None
+        self.described: set[int] = set()  # relations that the server takes as known once it has committed
         self.spool: Spool | None = None
 
     def add(self, part: Rows | Truncated, size: int) -> None:
@@ -135,6 +137,19 @@ class _Open:
         if xid not in self.aborted:
             self.aborted.add(xid)
             self.rows -= (self.by_xid or {}).get(xid, 0)
+        # The server forgets what it described in these pieces: the savepoint's locks are gone, and another
+        # transaction may alter those tables before this one commits.
+        self.described.clear()
+
+    def detach(self, received: bytes) -> None:
+        """Hold only the own rows of what was received together, where most of it was others'."""
+        last = len(self.parts)
+        while last and isinstance(part := self.parts[last - 1], Rows) and part.block.data is received:
+            last -= 1
+        fresh = [part.block.rows(part.first, part.end) for part in self.parts[last:] if isinstance(part, Rows)]
+        if sum(int(block.lengths.sum()) for block in fresh) * 2 < len(received):
+            own = [Block.of(list(block.messages()), block.relations, block.streamed) for block in fresh]
+            self.parts[last:] = [Rows(block, 0, len(block)) for block in own]
 
     def spill(self, folder: str | None) -> None:
         failpoints.passing("spill")
@@ -161,6 +176,8 @@ class _Feed:
 
     def __init__(self, frames: Sequence[memoryview | bytes]) -> None:
         lengths = np.fromiter(map(len, frames), np.int64, len(frames))
+        if not lengths.all():
+            raise DecodeError("an empty frame")
         ends = np.cumsum(lengths)
         starts = ends - lengths
         self.data = b"".join([*frames, PADDING])
@@ -235,6 +252,9 @@ class Assembler:
                     yield event
         if len(feed.row_starts) > done:
             self._rows(feed, done, len(feed.row_starts))
+        for left in (self._open, *self._running.values()):
+            if left:
+                left.detach(data)
         self._limit_memory()
 
     def _rows(self, feed: _Feed, first: int, end: int) -> None:
@@ -242,14 +262,16 @@ class Assembler:
         if into is None:
             at = int(feed.row_starts[first])
             raise DecodeError("a row outside of a transaction", offset=0, tag=chr(feed.data[at]))
+        if into is self._piece and int(feed.row_lengths[first:end].min()) < _TAG_AND_XID:
+            raise DecodeError("a row in a piece ends before its xid", offset=1)
         into.add(*feed.rows(first, end, into.relations, into is self._piece))
 
     def _single(self, frame: bytes) -> Transaction | Keepalive | None:
-        kind = frame[0] if frame else 0
+        kind = frame[0]
         if kind == _KEEPALIVE and len(frame) == _KEEPALIVE_SIZE:
             return Keepalive(Lsn(int.from_bytes(frame[1:9], "big")), bool(frame[17]))
         if kind != _XLOG or len(frame) <= XLOG_HEADER:
-            raise DecodeError("a frame that is neither WAL data nor a keepalive", offset=0, tag=chr(kind))
+            raise DecodeError("a frame that is neither WAL data nor a keepalive", offset=0, tag=ascii(chr(kind)))
         message = pg.decode(frame[XLOG_HEADER:], streamed=self._piece is not None)
         match message:
             case pg.Begin() | pg.StreamStart():
@@ -296,7 +318,7 @@ class Assembler:
             raise DecodeError("a commit without a begin", tag="C" if isinstance(message, pg.Commit) else "c")
         if isinstance(message, pg.StreamCommit):
             # From here on the server takes what it described in the pieces as known.
-            self._adopt(opened.relations)
+            self._adopt({oid: opened.relations[oid] for oid in opened.described})
         return opened.close(message.end_lsn, message.commit_time)
 
     def _adopt(self, described: Mapping[int, pg.Relation]) -> None:
@@ -315,6 +337,8 @@ class Assembler:
     def _describe(self, relation: pg.Relation) -> None:
         # A new mapping for a changed description only: blocks that share one can be decoded together.
         into = self._piece or self._open
+        if self._piece:
+            self._piece.described.add(relation.oid)
         known = into.relations if into else self._relations
         if known.get(relation.oid) == relation:
             return
