@@ -68,7 +68,7 @@ _LOGGING = (
     option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="On stderr."),
 )
 
-_SECTIONS = {
+SECTIONS = {
     "Connection": (
         "--url", "--host", "--port", "--database", "--user", "--password-file",
         "--ssl-mode", "--ssl-root-cert", "--ssl-cert", "--ssl-key",
@@ -107,8 +107,8 @@ class SectionedCommand(click.Command):
     """A command whose help shows its own flags first, and those that all commands share in sections of their own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shared = {flag: title for title, flags in _SECTIONS.items() for flag in flags}
-        sections: dict[str, list[tuple[str, str]]] = {"Options": [], **{title: [] for title in _SECTIONS}}
+        shared = {flag: title for title, flags in SECTIONS.items() for flag in flags}
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], **{title: [] for title in SECTIONS}}
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
                 sections[shared.get(parameter.opts[0], "Options")].append(record)

@@ -1,0 +1,307 @@
+"""The command line without a server: what it prints, how it ends, what it never shows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import click
+import pytest
+
+import penstock
+from penstock.cli import demo, main, output, reference
+from penstock.cli.ending import Ending
+from penstock.cli.failure import EXIT_CODES, describe
+from penstock.cli.lines import json_line, text_line
+from penstock.contracts import Ack, Change
+from penstock.errors import BugError, ConfigError, PenstockError, SlotLostError, UnavailableError
+from penstock.model import Lsn, Op, Position, QualifiedTable
+from tests.fixtures.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"pyarrow", "numpy", "psycopg", "rich", "penstock.postgres", "penstock.demo.server"}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No variables of the caller's; and logging, which a command sets up for its process, as it was before."""
+    for name in [name for name in os.environ if name.startswith(("PENSTOCK_", "PG"))]:
+        monkeypatch.delenv(name)
+    logger = logging.getLogger("penstock")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def commands(group: click.Group = main.cli) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from commands(command)
+        else:
+            yield command
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["slots", "--help"], ["tail", "--help"], ["demo", "--help"]])
+def test_help_answers_without_loading_what_a_command_needs(arguments: list[str]) -> None:
+    script = f"import sys; from penstock.cli.main import run; run({arguments!r}); print(*sys.modules, file=sys.stderr)"
+    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT / "src", capture_output=True, text=True, check=True)
+    assert "Usage: penstock" in shown.stdout
+    assert "penstock.cli.tail" in shown.stderr
+    assert not HEAVY & set(shown.stderr.split())
+
+
+def test_the_reference_is_what_the_commands_say() -> None:
+    assert (ROOT / reference.PAGE).read_text() == reference.render(), "stale: run make docs"
+
+
+def test_every_flag_has_its_variable_and_none_takes_a_password() -> None:
+    for command in commands():
+        for option in (one for one in command.params if isinstance(one, click.Option)):
+            (flag,) = option.opts
+            variables = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+            assert variables[0] == "PENSTOCK_" + flag[2:].replace("-", "_").upper()
+            assert option.help
+            assert flag != "--password"
+
+
+def test_a_variable_stands_in_for_its_flag_and_the_flag_wins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "postgresql://nobody@nowhere.invalid/")
+    monkeypatch.setenv("PENSTOCK_JSON", "true")
+    assert main.run(["slots", "list"]) == 3
+    assert "nowhere.invalid" in json.loads(capsys.readouterr().err)["error"]["message"]
+    assert main.run(["slots", "list", "--url", "postgresql://nobody@elsewhere.invalid/"]) == 3
+    assert "elsewhere.invalid" in json.loads(capsys.readouterr().err)["error"]["message"]
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
+
+
+def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for code, meaning in EXIT_CODES.items():
+        assert f"  {code:<3}  {meaning}" in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SlotLostError("lost", hint="drop it"), 1),
+        (ConfigError("wrong flag"), 2),
+        (click.UsageError("no such command"), 2),
+        (UnavailableError("down"), 3),
+        (BugError("odd"), 4),
+        (RuntimeError("a value: secret"), 4),
+        (click.Abort(), 1),
+    ],
+)
+def test_the_exit_code_says_who_has_to_act(error: Exception, code: int) -> None:
+    failure = describe(error)
+    assert failure.code == code
+    assert failure.message
+    assert code in EXIT_CODES
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_was_not_foreseen_is_one_sentence_without_the_errors_text(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("row value 4711")
+
+    monkeypatch.setattr("penstock.demo.run.run", fail)
+    assert main.run(["demo", *(["--json"] if form == "json" else [])]) == 4
+    shown = capsys.readouterr().err
+    assert "4711" not in shown
+    assert "Traceback" not in shown
+    assert "Please report it" in shown
+    assert "RuntimeError" in shown
+    assert len(shown.splitlines()) == (1 if form == "json" else 2)
+    assert main.run(["demo", "--log-level", "debug"]) == 4
+    logged = capsys.readouterr().err
+    assert f"{Path(demo.__file__).name}:" in logged
+    assert "4711" not in logged
+
+
+def test_a_misplaced_url_is_not_repeated_with_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    for url in ("postgresql://u:hunter2@h/d", "postgresql://u:hunter2@x@h/d", "host=h password=hunter2"):
+        assert main.run(["slots", "list", url]) == 2
+        shown = capsys.readouterr().err
+        assert "hunter2" not in shown
+        assert "unexpected extra argument" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["slots", "create", "Upper"], "lower-case"),
+        (["slots", "advance", "s", "nonsense", "--yes"], "16/B374D848"),
+        (["coverage", "a.b.c"], "is not a table name"),
+        (["tail", "--limit", "0"], "--limit"),
+        (["slots", "list", "--port", "70000"], "--port"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_a_wrong_argument_is_told_before_anything_connects(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "--help" in shown
+
+
+@pytest.mark.parametrize("arguments", [[], ["slots"]])
+def test_a_group_alone_shows_its_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(arguments) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_a_password_file_that_does_not_serve_is_named_without_its_content(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\nhunter2\n")
+    for file, said in (empty, "is empty"), (tmp_path / "absent", "cannot be read"):
+        assert main.run(["slots", "list", "--password-file", str(file)]) == 2
+        shown = capsys.readouterr().err
+        assert f"the password file {file} {said}" in shown
+        assert "hunter2" not in shown
+
+
+def test_an_ssl_mode_weaker_than_the_urls_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "postgresql://u@nowhere.invalid/d?sslmode=verify-full"
+    assert main.run(["slots", "list", "--url", url, "--ssl-mode", "disable"]) == 2
+    assert "stricter" in capsys.readouterr().err
+
+
+VALUES = [
+    (None, None),
+    (True, True),
+    (1 << 70, 1 << 70),
+    (1.5, 1.5),
+    (float("nan"), "NaN"),
+    (float("-inf"), "-Infinity"),
+    (Decimal("1.500"), "1.500"),
+    (b"\x00\xff", "\\x00ff"),
+    (date(2024, 2, 29), "2024-02-29"),
+    (datetime(2024, 2, 29, 1, 2, 3, 4, UTC), "2024-02-29T01:02:03.000004+00:00"),
+    (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+    ("\x1b[31m \u00e9 \U0001f600", "\x1b[31m \u00e9 \U0001f600"),
+    (Lsn(0x16B374D848), "16/B374D848"),
+    ({"a": [b"", {"b": float("inf")}]}, {"a": ["\\x", {"b": "Infinity"}]}),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), VALUES, ids=repr)
+def test_json_is_valid_and_exact_whatever_the_value(value: object, expected: object) -> None:
+    written = output.to_json(value)
+    assert written.isascii()
+    assert json.loads(written, parse_constant=lambda word: pytest.fail(f"not JSON: {word}")) == expected
+
+
+class NoSink:
+    def confirm(self, position: Position) -> None: ...
+
+
+def change(op: Op, new: dict[str, object] | None, old: dict[str, object] | None) -> Change:
+    at = Position(Lsn(0x10), 3)
+    return Change(QualifiedTable("public", "T\n"), op, new, old, 7, at, Ack(NoSink(), at))
+
+
+NOW = datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
+
+
+@pytest.mark.parametrize(
+    ("op", "new", "old", "ending"),
+    [
+        (Op.INSERT, {"id": 1, "note": None}, None, "id=1 note=NULL"),
+        (Op.UPDATE, {"id": 1}, None, "id=1"),
+        (Op.UPDATE, {"id": 2, "x": 5}, {"id": 1, "x": 5}, "id=2 x=5  (was id=1)"),
+        (Op.DELETE, None, {"id": 1}, "id=1"),
+        (Op.INSERT, {"t": "line\nbreak\x1b[2J"}, None, r"t='line\nbreak\x1b[2J'"),
+        (Op.INSERT, {"t": "x" * 500}, None, "t='" + "x" * 79 + "…'"),
+    ],
+)
+def test_a_change_is_one_line_that_cannot_steer_the_terminal(
+    op: Op, new: dict[str, object] | None, old: dict[str, object] | None, ending: str
+) -> None:
+    line = click.unstyle(text_line(change(op, new, old), NOW))
+    assert line.isprintable()
+    assert line == f'2024-05-06 07:08:09.123Z  0/10:3          {op:8}  public."T\\n"  {ending}'
+
+
+def test_a_truncate_has_no_values() -> None:
+    assert click.unstyle(text_line(change(Op.TRUNCATE, None, None), NOW)).endswith(r'truncate  public."T\n"')
+
+
+def test_a_change_as_json_has_the_same_fields_for_every_operation() -> None:
+    lines = [json.loads(json_line(change(op, None, None), NOW)) for op in Op]
+    assert {tuple(line) for line in lines} == {("lsn", "row", "xid", "committed_at", "op", "table", "new", "old")}
+    assert [line["op"] for line in lines] == ["insert", "update", "delete", "truncate"]
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(None, "–"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")]
+)
+def test_sizes_are_for_people(count: int | None, shown: str) -> None:
+    assert output.size_of(count) == shown
+
+
+def test_a_table_outside_a_terminal_is_aligned_whole_and_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(["slot", "note"], [["s" * 200, "[red]lost[/]"], ["t\x1b", ""]])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head == "slot" + " " * 198 + "note"
+    assert first == "s" * 200 + "  [red]lost[/]"
+    assert second == r"t\x1b"
+
+
+def test_the_first_signal_calls_once_and_a_second_interrupt_ends_at_once() -> None:
+    called: list[str] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with Ending() as ending:
+        ending.when_requested(lambda: called.append("stop"))
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: called, what="the call")
+        assert ending.exit_code == 130
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_until(lambda: False, what="the interrupt")
+    assert called == ["stop"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_request_before_anybody_listens_is_not_forgotten() -> None:
+    called: list[str] = []
+    with Ending() as ending:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(ending.requested.is_set)
+        ending.when_requested(lambda: called.append("stop"))
+        assert called == ["stop"]
+        assert ending.exit_code == 143
+
+
+def test_an_ending_that_nobody_asked_for_calls_nothing() -> None:
+    with Ending() as ending:
+        ending.when_requested(lambda: pytest.fail("called"))
+    assert ending.exit_code == 0
+
+
+def test_errors_speak_the_words_of_the_exit_codes() -> None:
+    kinds = [kind for kind in vars(penstock.errors).values() if isinstance(kind, type)]
+    for kind in kinds:
+        if issubclass(kind, PenstockError):
+            assert describe(kind("x")).code in EXIT_CODES
