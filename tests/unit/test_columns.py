@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import DecodeError
 from penstock.postgres import pgoutput as pg
-from penstock.postgres.columns import Block, TableRows, Tuples, split
+from penstock.postgres.columns import Block, TableRows, Tuples, joined, split
 from tests.unit import wire
 
 Row = pg.Insert | pg.Update | pg.Delete
@@ -26,9 +26,11 @@ def everything(relation: pg.Relation) -> range:
     return range(len(relation.columns))
 
 
-def block_of(messages: Sequence[bytes], relations: Relations, streamed: bool = False, header: int = 0) -> Block:
-    framed = [b"\xa5" * header + message for message in messages]
-    return Block(b"".join(framed), np.array([len(f) for f in framed], np.int64), relations, streamed, header)
+def block_of(messages: Sequence[bytes], relations: Relations, streamed: bool = False, gap: int = 0) -> Block:
+    """The messages with other bytes between them, as a frame's header is, which must not matter."""
+    spread = [part for message in messages for part in (b"\xa5" * gap, message)]
+    whole = Block.of(spread, relations, streamed)
+    return whole.kept(np.arange(len(spread)) % 2 == 1)
 
 
 def one_by_one(block: Block, wanted: Wanted) -> dict[int, list[tuple[Any, ...]]]:
@@ -77,12 +79,12 @@ def _tuples(tuples: Tuples, count: int) -> list[pg.Tuple]:
 def make_block(chance: wire.Chance, least: int = 0) -> Block:
     """Rows of up to three relations, mixed."""
     relations = {oid: chance.relation(oid) for oid in (1, 7, 2**32 - 1)[: 1 + chance.below(3)]}
-    streamed, header = chance.below(2) == 1, 25 * chance.below(2)
+    streamed, gap = chance.below(2) == 1, 25 * chance.below(2)
     rows = [
         chance.row(relations[sorted(relations)[chance.below(len(relations))]], 754 if streamed else None)
         for _ in range(least + chance.below(9))
     ]
-    return block_of([wire.encode(row) for row in rows], relations, streamed, header)
+    return block_of([wire.encode(row) for row in rows], relations, streamed, gap)
 
 
 blocks = wire.chances(400).map(make_block)
@@ -110,7 +112,7 @@ def test_a_broken_block_is_refused_where_its_messages_are_and_otherwise_agrees(b
     for _ in range(rng.choice([1, 2])):
         at = rng.randrange(len(messages))
         messages[at] = _damaged(messages[at], rng)
-    broken = block_of(messages, block.relations, block.streamed, block.header)
+    broken = block_of(messages, block.relations, block.streamed)
     try:
         expected = one_by_one(broken, everything)
     except DecodeError:
@@ -152,7 +154,7 @@ def test_a_row_cut_at_any_byte_is_refused_with_its_place(row: Row, last: bool) -
     whole = wire.encode(row)
     after = [] if last else [wire.encode(ROWS[0])]
     for size in range(1, len(whole)):
-        block = block_of([wire.encode(ROWS[0]), whole[:size], *after], relations, header=25)
+        block = block_of([wire.encode(ROWS[0]), whole[:size], *after], relations, gap=25)
         with pytest.raises(DecodeError) as refused:
             split(block, everything)
         with pytest.raises(DecodeError) as by_reference:
@@ -215,6 +217,21 @@ def test_rows_cut_from_a_block_and_rows_left_out_of_it_are_as_before(block: Bloc
     assert list(kept.messages()) == [message for message, stays in zip(messages, keep, strict=True) if stays]
     if block.streamed:
         assert set(block.xids().tolist()) == {int.from_bytes(message[1:5], "big") for message in messages}
+
+
+@given(st.lists(filled_blocks, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_blocks_joined_hold_the_messages_of_each(found: list[Block], rng: Random) -> None:
+    parts = [block.rows(first, len(block)) for block in found for first in (0, rng.randrange(len(block)))]
+    whole = joined(parts)
+    assert list(whole.messages()) == [message for part in parts for message in part.messages()]
+
+
+def test_runs_out_of_the_same_bytes_are_joined_without_multiplying_them() -> None:
+    """E12: a transaction that came in many small pieces."""
+    block = block_of([wire.encode(ROWS[0])] * 1000, {1: wire.relation(1)})
+    whole = joined([block.rows(at, at + 1) for at in range(0, 1000, 2)])
+    assert len(whole.data) == len(block.data)
+    assert at_once(whole, everything) == one_by_one(whole, everything)
 
 
 def test_a_thousand_columns_and_values_of_every_size() -> None:

@@ -160,7 +160,7 @@ def test_a_transaction_in_pieces_is_acknowledged_with_its_last_row(
         assert watermark.durable == model.durable
         confirm(piece, watermark.confirm_rows)
         for span in piece.spans:
-            model.confirm(span.transaction.end_lsn, span.first, span.first + span.count)
+            model.confirm(span.transaction.end_lsn, span.first, span.end)
     assert watermark.durable == transactions[-1].end_lsn
 
 

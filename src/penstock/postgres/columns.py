@@ -90,12 +90,18 @@ def joined(blocks: Sequence[Block]) -> Block:
     """Several blocks that can be decoded as one."""
     if len(blocks) == 1:
         return blocks[0]
-    places = np.cumsum([0, *(len(block.data) for block in blocks[:-1])])
-    starts = [block.starts + place for block, place in zip(blocks, places.tolist(), strict=True)]
+    # Runs of rows out of the same received bytes share them; they are not multiplied.
+    places: dict[int, int] = {}
+    received: list[bytes] = []
+    size = 0
+    for block in blocks:
+        if id(block.data) not in places:
+            places[id(block.data)] = size
+            received.append(block.data)
+            size += len(block.data)
+    starts = np.concatenate([block.starts + places[id(block.data)] for block in blocks])
     lengths = np.concatenate([block.lengths for block in blocks])
-    return replace(
-        blocks[0], data=b"".join([block.data for block in blocks]), starts=np.concatenate(starts), lengths=lengths
-    )
+    return replace(blocks[0], data=b"".join(received), starts=starts, lengths=lengths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class Watermark:
             return  # confirmed before, and an earlier transaction is not
         if (first, end) == (0, pending.rows):  # the usual case: a whole transaction at once
             pending.left = 0
-        elif pending.left:  # else it is confirmed, and waits for an earlier one
+        else:
             pending.confirmed = pending.confirmed or bytearray(pending.rows)
             pending.left -= pending.confirmed.count(0, first, end)
             pending.confirmed[first:end] = b"\1" * (end - first)
