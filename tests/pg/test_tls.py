@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import AccessError, PenstockError, TlsError, UnavailableError
+from penstock.errors import AccessError, AuthenticationError, PenstockError, TlsError, UnavailableError
 from penstock.model import SslMode, TlsConfig
 from penstock.postgres.connection import open_pgconn, open_sql, resolve
 from tests.fixtures.databases import Database
@@ -87,6 +87,17 @@ def test_tls_required_is_said_first_to_who_came_without(
     assert error.sqlstate == "28000"
     assert "without TLS" in error.message
     assert error.hint.startswith("Try sslmode=require")
+
+
+@pytest.mark.parametrize("mode", ["prefer", "allow"])
+def test_of_two_refusals_the_telling_one_is_told(mode: str, db18: Database, tls_proxy: StartProxy) -> None:
+    """E111: libpq tries with TLS and without, in either order; that one way is closed is not what is wrong."""
+    db18.role("bob", "right")
+    proxy = tls_proxy(db18.server, mode="insists")
+    with db18.server.access("host all bob 127.0.0.1/32 scram-sha-256"):
+        error = _failure(proxy.url(db18.name, "bob:wrong", sslmode=mode))
+    assert isinstance(error, AuthenticationError)
+    assert error.sqlstate == "28P01"
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def _session(settings: ConnectionSettings, replication: bool, options: Mapping[s
         "options": " ".join([settings.get("options"), *words]).strip(),
         "client_encoding": "UTF8",
         "target_session_attrs": "any",  # looked at here, host by host, as the list of hosts is
-        "load_balance_hosts": "disable",
+        "load_balance_hosts": "",
         "replication": "database" if replication else "",
     }
     defaults = {name: value for name, value in _DEFAULTS.items() if not settings.get(name)}

@@ -48,6 +48,7 @@ class Meaning(NamedTuple):
     quoted: bool = False
 
 
+_USERS_RAISE = "exec_stmt_raise"  # a user's function chose the sentence, which may say anything
 _LOST = Meaning(UnavailableError, "the connection to the server was lost", "Check that the server runs.")
 _ENDED = Meaning(UnavailableError, "the server ended the connection", "It is stopping, starting, or was told to.")
 _SLOTS = "SELECT slot_name, active FROM pg_replication_slots"
@@ -173,7 +174,8 @@ def _typed(said: ServerError, what: str) -> PenstockError:
             hint="The server's log has its whole message.",
             sqlstate=said.sqlstate,
         )
-    quoted = f": {said.sentence}" if meaning.quoted and said.sentence else ""
+    by_server = said.sentence and said.routine != _USERS_RAISE
+    quoted = f": {said.sentence}" if meaning.quoted and by_server else ""
     return meaning.kind(
         f"{what} failed: {meaning.sentence}{quoted} (SQLSTATE {said.sqlstate})",
         hint=meaning.hint,
