@@ -154,7 +154,7 @@ class WalChangeCapture:
 
         def make(piece: Piece) -> ChangeRun:
             found = list(changes.thin(piece, _every_column if whole else source.known.thin, source.watermark))
-            return ChangeRun(found, [_moment(time) for time in piece.per_row(lambda t: t.commit_time).tolist()])
+            return ChangeRun(found, [_moment(time) for time in piece.origins().times.tolist()])
 
         return Stream(source, source.produce(make, _PIECE_ROWS, _PIECE_BYTES))
 
@@ -197,6 +197,8 @@ class WalChangeCapture:
     def ensure_coverage(self, required: set[QualifiedTable], manage: bool) -> CoverageReport:
         """The same, as observed before publishing what is missing, where `manage` and the role allow it."""
         with open_sql(self._settings) as connection:
+            if slot.inspect(connection, self.config.slot):  # a publication younger than its slot would not do
+                publication.require(connection, self.config.publication, self.config.slot, required)
             return publication.ensure(connection, self.config.publication, required, manage)
 
     def _connect(self) -> _Source:

@@ -35,6 +35,15 @@ class Span(NamedTuple):
     end: int
 
 
+class Origins(NamedTuple):
+    """Where rows come from, as columns: commit end LSN, ordinal in the transaction, xid, commit time."""
+
+    lsns: Ints
+    ordinals: Ints
+    xids: Ints
+    times: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A run of rows, or the tables of one TRUNCATE, and which transactions they belong to."""
@@ -47,17 +56,15 @@ class Piece:
         """How many changes it holds."""
         return len(self.rows)
 
-    def per_row(self, of: Callable[[Transaction], int]) -> Ints:
-        """A number of each row's transaction."""
-        numbers = np.array([of(span.transaction) for span in self.spans], np.int64)
-        return np.repeat(numbers, [span.end - span.first for span in self.spans])
-
-    def ordinals(self) -> Ints:
-        """Each row's ordinal within its transaction."""
-        first = np.array([span.first for span in self.spans])
-        counts = np.array([span.end for span in self.spans]) - first
-        firsts = first - (np.cumsum(counts) - counts)
-        return np.repeat(firsts, counts) + np.arange(int(counts.sum()))
+    def origins(self) -> Origins:
+        """Where each row comes from."""
+        transactions = [span.transaction for span in self.spans]
+        first = np.array([span.first for span in self.spans], np.int64)
+        counts = np.array([span.end for span in self.spans], np.int64) - first
+        before = np.cumsum(counts) - counts
+        numbers = np.array([(t.end_lsn, t.xid, t.commit_time) for t in transactions], np.int64)
+        lsns, xids, times = np.repeat(numbers, counts, axis=0).T
+        return Origins(lsns, np.repeat(first - before, counts) + np.arange(int(counts.sum())), xids, times)
 
 
 class _Gathering:
@@ -94,10 +101,15 @@ class _Gathering:
 
 def pieces(transactions: Iterable[Transaction], max_rows: int, max_bytes: int) -> Iterator[Piece]:
     """Cut transactions into pieces."""
+    return cut((Span(transaction, 0, transaction.rows) for transaction in transactions), max_rows, max_bytes)
+
+
+def cut(spans: Iterable[Span], max_rows: int, max_bytes: int) -> Iterator[Piece]:
+    """Cut runs of rows of several transactions into pieces."""
     gathering = _Gathering(max_rows, max_bytes)
-    for transaction in transactions:
-        ordinal = 0
-        for part in transaction.pieces():
+    for transaction, first, end in spans:
+        ordinal = first
+        for part in transaction.pieces(first, end):
             for chunk, size in _cut(part, max_rows, max_bytes):
                 if gathering.spans and (isinstance(chunk, Truncated) or not gathering.takes(chunk, size)):
                     yield gathering.piece()

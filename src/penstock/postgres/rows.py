@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import ConfigError, OperatorError
 from penstock.model import QualifiedTable
-from penstock.postgres.changes import Piece
+from penstock.postgres.changes import Origins, Piece
 from penstock.postgres.columns import Ints, Mask, TableRows, Tuples, split
 from penstock.postgres.pgoutput import DELETE, INSERT, UPDATE, Relation
 from penstock.postgres.replication import POSTGRES_EPOCH_MICROS
@@ -77,10 +77,11 @@ def schema_of(relation: Relation) -> pa.Schema:
 
 def row_batches(piece: Piece, shape: RowShape, keys: Keys) -> list[TableBatch]:
     """The piece as Arrow, a batch for each table in it. `keys` are the primary keys that are known."""
+    origins = piece.origins()
     if isinstance(piece.rows, Truncated):
-        return [_truncated(piece, at, relation) for at, relation in enumerate(piece.rows.relations)]
+        return [_truncated(origins, at, relation) for at, relation in enumerate(piece.rows.relations)]
     found = split(piece.rows, lambda relation: range(len(relation.columns)))
-    return [_table_batch(piece, rows, shape, _key_columns(rows.relation, keys)) for rows in found]
+    return [_table_batch(origins, rows, shape, _key_columns(rows.relation, keys)) for rows in found]
 
 
 def _key_columns(relation: Relation, keys: Keys) -> list[int]:
@@ -99,7 +100,7 @@ class _Layout:
     kind: Ints
 
 
-def _table_batch(piece: Piece, rows: TableRows, shape: RowShape, key: Sequence[int]) -> TableBatch:
+def _table_batch(origins: Origins, rows: TableRows, shape: RowShape, key: Sequence[int]) -> TableBatch:
     schema = schema_of(rows.relation)
     layout = _lay_out(rows, shape, key)
     columns: list[pa.Array[Any]] = []
@@ -110,7 +111,7 @@ def _table_batch(piece: Piece, rows: TableRows, shape: RowShape, key: Sequence[i
         straight = len(values) == len(layout.source) and not len(rows.old.values[i])
         columns.append(values if straight else values.take(pa.array(layout.source)))
         missing[:, i] = absent if straight else absent[layout.source]
-    added = _added(piece, rows.at[layout.at], layout.kind, _names(missing, rows.relation))
+    added = _added(origins, rows.at[layout.at], layout.kind, _names(missing, rows.relation))
     return TableBatch(rows.relation.table, pa.record_batch([*columns, *added], schema=schema))
 
 
@@ -179,21 +180,20 @@ def _names(missing: np.ndarray[tuple[int, int], np.dtype[np.bool_]], relation: R
     return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(missing)[1])))
 
 
-def _added(piece: Piece, at: Ints, kind: Ints, missing: pa.Array[Any]) -> list[pa.Array[Any]]:
-    times = piece.per_row(lambda transaction: transaction.commit_time)[at] + POSTGRES_EPOCH_MICROS
+def _added(origins: Origins, at: Ints, kind: Ints, missing: pa.Array[Any]) -> list[pa.Array[Any]]:
     return [
         _WORDS.take(pa.array(kind)),
-        pa.array(piece.per_row(lambda transaction: transaction.end_lsn)[at]),
-        pa.array(piece.ordinals()[at]),
-        pa.array(piece.per_row(lambda transaction: transaction.xid)[at]),
-        pa.array(times).cast(pa.timestamp("us", "UTC")),
+        pa.array(origins.lsns[at]),
+        pa.array(origins.ordinals[at]),
+        pa.array(origins.xids[at]),
+        pa.array(origins.times[at] + POSTGRES_EPOCH_MICROS).cast(pa.timestamp("us", "UTC")),
         missing,
     ]
 
 
-def _truncated(piece: Piece, at: int, relation: Relation) -> TableBatch:
+def _truncated(origins: Origins, at: int, relation: Relation) -> TableBatch:
     schema = schema_of(relation)
     nothing = [pa.nulls(1, schema.field(i).type) for i in range(len(relation.columns))]
     missing = _names(np.ones((1, len(relation.columns)), np.bool_), relation)
-    added = _added(piece, np.array([at]), np.array([_TRUNCATE]), missing)
+    added = _added(origins, np.array([at]), np.array([_TRUNCATE]), missing)
     return TableBatch(relation.table, pa.record_batch([*nothing, *added], schema=schema))

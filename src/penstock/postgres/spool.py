@@ -30,6 +30,7 @@ class Segment:
     spool: Spool
     offset: int
     size: int
+    rows: int
     relations: Mapping[int, Relation]
     streamed: bool
 
@@ -61,7 +62,7 @@ class Spool:
                 written += self._file.write(view[written:])
         except OSError as error:
             raise _disk_error(error, self._folder) from error
-        segment = Segment(self, self._end, len(view), block.relations, block.streamed)
+        segment = Segment(self, self._end, len(view), len(block), block.relations, block.streamed)
         self._end += len(view)
         return segment
 

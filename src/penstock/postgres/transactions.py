@@ -78,25 +78,51 @@ class Transaction(NamedTuple):
     aborted: frozenset[int] = frozenset()
     spool: Spool | None = None
 
-    def pieces(self) -> Iterator[Rows | Truncated]:
-        """Its rows in order, a bounded piece at a time, without those of rolled-back savepoints."""
+    def pieces(self, first: int = 0, end: int | None = None) -> Iterator[Rows | Truncated]:
+        """Its rows `first` … `end - 1` in order, a bounded piece at a time, without those of rolled-back savepoints."""
+        end = self.rows if end is None else end
+        at = 0
         for part in self.parts:
-            if isinstance(part, Truncated):
-                if part.xid not in self.aborted:
-                    yield part
-                continue
-            block = part.load() if isinstance(part, Segment) else part.block
-            rows = Rows(block, 0, len(block)) if isinstance(part, Segment) else part
-            if block.streamed and self.aborted:
-                own = block.rows(rows.first, rows.end)
-                own = own.kept(~np.isin(own.xids(), list(self.aborted)))
-                rows = Rows(own, 0, len(own))
-            yield rows
+            if at >= end:
+                return
+            count = self._count(part)
+            if at + count > first:
+                yield from _window(self._surviving(part), first - at, end - at)
+            at += count
+
+    def _count(self, part: Part) -> int:
+        """How many rows of a part survived; what lies on disk is read for it only where a savepoint was rolled back."""
+        if isinstance(part, Truncated):
+            return 0 if part.xid in self.aborted else len(part)
+        if self.aborted:
+            survivors = self._surviving(part)
+            return len(survivors) if isinstance(survivors, Truncated) else survivors.end - survivors.first
+        return part.rows if isinstance(part, Segment) else part.end - part.first
+
+    def _surviving(self, part: Part) -> Rows | Truncated:
+        if isinstance(part, Truncated):
+            return part
+        block = part.load() if isinstance(part, Segment) else part.block
+        rows = Rows(block, 0, len(block)) if isinstance(part, Segment) else part
+        if not block.streamed or not self.aborted:
+            return rows
+        own = block.rows(rows.first, rows.end)
+        own = own.kept(~np.isin(own.xids(), list(self.aborted)))
+        return Rows(own, 0, len(own))
 
     def release(self) -> None:
         """Give its disk space back; its rows are gone afterwards."""
         if self.spool:
             self.spool.close()
+
+
+def _window(part: Rows | Truncated, first: int, end: int) -> Iterator[Rows | Truncated]:
+    """The rows `first` … `end - 1` of a part, as far as it has them."""
+    first = max(first, 0)
+    if isinstance(part, Truncated):
+        yield Truncated(part.relations[first:end], part.xid)
+    else:
+        yield Rows(part.block, part.first + first, min(part.first + end, part.end))
 
 
 class _Open:
