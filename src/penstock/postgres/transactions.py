@@ -86,7 +86,7 @@ class Transaction(NamedTuple):
             if at >= end:
                 return
             count = self._count(part)
-            if at + count > first:
+            if count and at + count > first:
                 yield from _window(self._surviving(part), first - at, end - at)
             at += count
 
