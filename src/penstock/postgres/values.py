@@ -113,6 +113,8 @@ def _representable(text: pa.Array[Any], type_oid: int, target: pa.DataType) -> T
 def _unhex(raw: pa.Array[Any]) -> pa.Array[Any]:
     # bytea's text is \\x and two digits a byte. The whole column is translated at once; nulls have no bytes.
     raw = pa.concat_arrays([pc.cast(raw, pa.large_binary())])  # a copy starts at offset 0
+    if pc.any(pc.invert(pc.starts_with(raw, rb"\x"))).as_py():
+        raise DecodeError("a bytea is not in its hexadecimal form, which every connection of ours asks for")
     _, offsets, data = raw.buffers()
     ends = np.frombuffer(offsets, np.int64)[: len(raw) + 1] if len(raw) else np.zeros(1, np.int64)
     text = np.frombuffer(data, np.uint8)[: int(ends[-1])] if data is not None else np.zeros(0, np.uint8)
