@@ -11,6 +11,7 @@ from penstock.errors import AccessError, AuthenticationError, PenstockError, Tls
 from penstock.model import SslMode, TlsConfig
 from penstock.postgres.connection import open_pgconn, open_sql, resolve
 from tests.fixtures.databases import Database
+from tests.fixtures.standins import StandIn
 from tests.fixtures.tls import Certificates, TlsProxy
 
 StartProxy = Callable[..., TlsProxy]
@@ -187,9 +188,10 @@ def test_a_key_of_another_certificate_is_named(
     assert "a certificate or key" in error.message
 
 
+@pytest.mark.parametrize("mode", ["require", "verify-full"])
 def test_a_server_that_goes_away_in_the_handshake_is_not_taken_for_a_wrong_certificate(
-    stand_in: Callable[..., object], certificates: Certificates, pg18: object
+    mode: str, stand_in: Callable[..., StandIn], certificates: Certificates
 ) -> None:
     """E111: trouble of the network stays retryable, whatever TLS is asked for."""
-    error = _failure(stand_in(closes=True).url(options=f"sslmode=prefer&sslrootcert={certificates.root}"))  # type: ignore[attr-defined]
-    assert isinstance(error, UnavailableError)
+    url = stand_in(breaks_tls=True).url(options=f"sslmode={mode}&sslrootcert={certificates.root}")
+    assert isinstance(_failure(url), UnavailableError)
