@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat, tee
+from itertools import chain, islice, repeat, tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,18 +186,18 @@ def thin(piece: Piece, wanted: Wanted, sink: AckSink) -> Iterator[Change]:
     lsns = chain.from_iterable(repeat(span.transaction.end_lsn, span.end - span.first) for span in spans)
     xids = chain.from_iterable(repeat(span.transaction.xid, span.end - span.first) for span in spans)
     rows = chain.from_iterable(range(span.first, span.end) for span in spans)
-    positions, again = tee(map(_position, zip(lsns, rows)))  # noqa: B905 - as long as each other by construction
-    acks = map(_ack, zip(repeat(sink), again))
-    return map(_change, zip(*_contents(piece, wanted), xids, positions, acks))  # noqa: B905
+    positions, again = tee(map(_position, zip(lsns, rows, strict=True)))
+    acks = map(_ack, zip(repeat(sink, piece.count), again, strict=True))
+    return map(_change, zip(*_contents(piece, wanted), xids, positions, acks, strict=True))
 
 
 def _contents(piece: Piece, wanted: Wanted) -> Iterable[Iterable[Any]]:
     """What each change says of its row: tables, operations, new and old values."""
     if isinstance(piece.rows, Truncated):
         tables = [relation.table for relation in piece.rows.relations]
-        return tables, repeat(Op.TRUNCATE), repeat(None), repeat(None)
+        return tables, *(repeat(what, len(tables)) for what in (Op.TRUNCATE, None, None))
     found = split(piece.rows, wanted)
-    each = [(repeat(rows.relation.table), _ops(rows), _new(rows), _old(rows)) for rows in found]
+    each = [(repeat(rows.relation.table, len(rows.at)), _ops(rows), _new(rows), _old(rows)) for rows in found]
     if len(found) == 1:
         return each[0]
     owner = np.empty(piece.count, np.int64)
@@ -225,6 +225,8 @@ def _old(rows: TableRows) -> Iterator[dict[str, Any] | None]:
 def _dicts(rows: TableRows, tuples: Tuples, columns: Sequence[int]) -> Iterator[dict[str, Any]]:
     described = [rows.relation.columns[rows.columns[i]] for i in columns]
     names = [column.name for column in described]
+    if not names:  # a table without columns, whose rows are changes nevertheless
+        return iter(dict, None)
     lists = [
         values.to_pylist(tuples.values[i], column.type_oid, column.typmod)
         for i, column in zip(columns, described, strict=True)
@@ -246,7 +248,7 @@ def _without(found: Iterable[dict[str, Any]], gone: Sequence[tuple[str, list[boo
 
 def _scattered(found: Iterator[dict[str, Any]], where: Mask) -> Iterator[dict[str, Any] | None]:
     if where.all():
-        return found
+        return islice(found, len(where))
     return (next(found) if here else None for here in where.tolist())
 
 
