@@ -180,14 +180,22 @@ def _too_many(attempt: Attempt, routines: Collection[str]) -> PenstockError:
     )
 
 
+def allow_replication(user: str) -> str:
+    """How a role gets the right to replicate, on a server of one's own and on managed services."""
+    role = quote(user)
+    return (
+        f"ALTER ROLE {role} REPLICATION; (as a superuser). Amazon RDS and Aurora: GRANT rds_replication TO {role};"
+        f" Google Cloud SQL and AlloyDB: ALTER USER {role} WITH REPLICATION; Azure: ALTER ROLE {role} WITH REPLICATION;"
+        " as the server's administrator."
+    )
+
+
 def _no_right(attempt: Attempt, routines: Collection[str]) -> PenstockError:
     role, database = quote(attempt.settings.user), quote(attempt.settings.database)
     if attempt.replication and "CheckMyDatabase" not in routines:
         return PrivilegeError(
             f"the role {attempt.settings.user!r} may not open replication connections",
-            hint=f"ALTER ROLE {role} REPLICATION; (as a superuser). Amazon RDS and Aurora: GRANT rds_replication TO"
-            f" {role}; Google Cloud SQL and AlloyDB: ALTER USER {role} WITH REPLICATION; Azure: ALTER ROLE {role} WITH"
-            " REPLICATION; as the server's administrator.",
+            hint=allow_replication(attempt.settings.user),
         )
     return PrivilegeError(
         f"the role {attempt.settings.user!r} may not connect to database {attempt.settings.database!r}",

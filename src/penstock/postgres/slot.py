@@ -22,6 +22,7 @@ from penstock.errors import (
     OperatorError,
     PenstockError,
     PositionError,
+    PrivilegeError,
     RecoveryError,
     SlotLostError,
     SlotMismatchError,
@@ -31,6 +32,7 @@ from penstock.errors import (
 )
 from penstock.model import Lsn, literal
 from penstock.postgres.connection import translate, translating
+from penstock.postgres.refusal import allow_replication
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -282,6 +284,13 @@ def _refused(
     sqlstate = error.sqlstate if isinstance(error, psycopg.Error) else _field(error)
     if sqlstate == "42704":
         return missing(name)
+    if sqlstate == "42501":
+        user = connection.info.user
+        return PrivilegeError(
+            f"{what} failed: the role {user!r} may not use replication slots",
+            hint=allow_replication(user),
+            sqlstate=sqlstate,
+        )
     if sqlstate in ("55000", "25006", "0A000"):
         return explain_55000(connection, what, name, to)
     return translate(error, what)
