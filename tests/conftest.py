@@ -10,4 +10,5 @@ pytest_plugins = [
     "tests.fixtures.tls",
     "tests.fixtures.captures",
     "tests.fixtures.proxies",
+    "tests.fixtures.commands",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -32,14 +31,9 @@ HEAVY = {"pyarrow", "numpy", "psycopg", "rich", "penstock.postgres", "penstock.d
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No variables of the caller's; and logging, which a command sets up for its process, as it was before."""
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("PENSTOCK_", "PG"))]:
         monkeypatch.delenv(name)
-    logger = logging.getLogger("penstock")
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before
 
 
 def commands(group: click.Group = main.cli) -> Iterator[click.Command]:

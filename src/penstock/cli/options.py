@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from penstock import logs
 from penstock.cli.failure import USAGE
 from penstock.errors import ConfigError
 from penstock.model import Lsn, QualifiedTable, SslMode
+
+log = logging.getLogger(__name__)
 
 Command = Callable[..., int | None]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -161,3 +164,11 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
         raise ConfigError(f"this needs a yes, and there is nobody to ask: {question}", hint="Add --yes.")
     click.confirm(question, abort=True, err=True)
+
+
+def notify(text: str, *, as_json: bool) -> None:
+    """Say something beside the answer: to people as it is, in JSON mode as a record of the log."""
+    if as_json:
+        log.warning("%s", text)
+    else:
+        click.echo(text, err=True)

@@ -20,6 +20,7 @@ from penstock.cli.options import (
     connected,
     lsn,
     new_slot_name,
+    notify,
     option,
     show_help,
     yes,
@@ -109,16 +110,16 @@ def create(settings: ConnectionSettings, name: str, failover: bool, publication:
 
     def show_who_blocks() -> None:
         with open_sql(settings) as second:
-            click.echo(slot.describe_waiting(slot.waiting_for(second)), err=True)
+            notify(slot.describe_waiting(slot.waiting_for(second)), as_json=json)
 
     with Ending() as ending, open_sql(settings) as connection:
-        _look_for_publication(connection, publication)
+        _look_for_publication(connection, publication, json)
         try:
             at = slot.create(connection, name, failover=failover, stop=ending.requested, on_wait=show_who_blocks)
         except PenstockError:
             if not ending.requested.is_set():
                 raise
-            click.echo(f"Given up: slot {name} was not made.", err=True)
+            notify(f"Given up: slot {name} was not made.", as_json=json)
             return ending.exit_code
     if json:
         print_json({"slot": name, "database": settings.database, "consistent_point": at, "failover": failover})
@@ -127,16 +128,16 @@ def create(settings: ConnectionSettings, name: str, failover: bool, publication:
     return 0
 
 
-def _look_for_publication(connection: Any, name: str | None) -> None:
+def _look_for_publication(connection: Any, name: str | None, json: bool) -> None:
     from penstock.postgres import publication
 
     if name:
         publication.require(connection, name)
     elif not publication.names(connection):
-        click.echo(
+        notify(
             "Warning: the database has no publication. What is written before there is one cannot be read from the"
             " slot: make the publication first, then the slot.",
-            err=True,
+            as_json=json,
         )
 
 
@@ -152,7 +153,12 @@ def advance(settings: ConnectionSettings, name: str, lsn: Lsn, yes: bool, json: 
     from penstock.postgres.connection import open_sql
 
     with open_sql(settings) as connection:
-        confirm(f"Skip every change of slot {name} up to {lsn}?", yes=yes, as_json=json)
+        found = slot.inspect(connection, name)
+        if found is None:
+            raise slot.missing(name)
+        slot.verify(found, settings.database)
+        stands = found.confirmed_flush_lsn
+        confirm(f"Slot {name} stands at {stands}. Skip every change in it up to {lsn}?", yes=yes, as_json=json)
         stands = slot.advance(connection, name, lsn)
     if json:
         print_json({"slot": name, "confirmed_flush_lsn": stands})

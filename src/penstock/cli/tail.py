@@ -15,7 +15,7 @@ import click
 from penstock.cli import options
 from penstock.cli.ending import Ending
 from penstock.cli.lines import json_line, text_line
-from penstock.cli.options import SectionedCommand, as_json, connected, option, table_names
+from penstock.cli.options import SectionedCommand, as_json, connected, notify, option, table_names
 from penstock.errors import SlotMissingError
 from penstock.model import QualifiedTable, ReplicationConfig
 
@@ -64,7 +64,10 @@ def tail(settings: ConnectionSettings, tables: set[QualifiedTable], **said: Unpa
         slot_wait_s=said["wait"],
     )
     if said["slot"]:
-        _look_at_slot(settings, said["slot"], said["confirm"])
+        _look_at_slot(settings, said["slot"])
+        if not said["confirm"]:
+            text = f"Slot {said['slot']} is not moved: what is shown stays in it (--confirm would move it)."
+            notify(text, as_json=said["json"])
     capture = app.build_capture(settings, config)
     if tables:
         capture = capture.with_publication_management(tables, manage=False)
@@ -80,7 +83,7 @@ def tail(settings: ConnectionSettings, tables: set[QualifiedTable], **said: Unpa
         ) from None
 
 
-def _look_at_slot(settings: ConnectionSettings, name: str, confirm: bool) -> None:
+def _look_at_slot(settings: ConnectionSettings, name: str) -> None:
     """A capture would make the slot where there is none; whoever only wants to look does not expect that."""
     from penstock.postgres import slot
     from penstock.postgres.connection import open_sql
@@ -90,8 +93,6 @@ def _look_at_slot(settings: ConnectionSettings, name: str, confirm: bool) -> Non
     if found is None:
         raise slot.missing(name)
     slot.verify(found, settings.database)
-    if not confirm:
-        click.echo(f"Slot {name} is not moved: what is shown stays in it (--confirm would move it).", err=True)
 
 
 def _with_partitions(settings: ConnectionSettings, tables: set[QualifiedTable]) -> frozenset[QualifiedTable]:
