@@ -1,8 +1,8 @@
 """Tables rebuilt from their changes alone, and the comparison with the tables themselves.
 
 Guarantees: applying the changes of a slot in order, from an empty table on, ends with the table's rows; a value that
-the server left out of an update (unchanged, and kept outside the row) is carried over from the row before. The
-comparison names rows by number, never by value.
+the server left out of an update (unchanged, and kept outside the row) is carried over from the row before. A change
+of a row that is not there is counted (`strays`), not hidden. The comparison counts rows and shows none.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Mirror:
     """The rows of each table, by key."""
 
     def __init__(self, keys: Mapping[QualifiedTable, Sequence[str]]) -> None:
+        self.strays = 0
         self._keys = keys
         self.tables: dict[QualifiedTable, dict[Key, Row]] = {table: {} for table in keys}
 
@@ -31,7 +32,28 @@ class Mirror:
             rows, key = self.tables[part.table], self._keys[part.table]
             moved: Row = {}
             for change in part.rows.to_pylist():
-                moved = _apply(rows, key, change, moved)
+                moved = self._apply(rows, key, change, moved)
+
+    def _apply(self, rows: dict[Key, Row], key: Sequence[str], change: Row, moved: Row) -> Row:
+        """Apply one change; what an update's new row takes over where it lacks a value, from its old one."""
+        missing = change["_missing"]
+        values = {name: value for name, value in change.items() if not name.startswith("_") and name not in missing}
+        at = tuple(values.get(name) for name in key)
+        kind = change["_change_type"]
+        # An insert of a row that is there, or anything else of one that is not.
+        self.strays += (kind == "insert") == (at in rows) and kind != "truncate" and not moved
+        match kind:
+            case "truncate":
+                rows.clear()
+            case "delete":
+                rows.pop(at, None)
+            case "update_preimage":
+                return rows.pop(at, {})
+            case "update_postimage":
+                rows[at] = {**(moved or rows.get(at, {})), **values}
+            case _:
+                rows[at] = values
+        return {}
 
     def differences(self, settings: ConnectionSettings) -> dict[QualifiedTable, str]:
         """How each table differs from its mirror; empty where none does."""
@@ -45,25 +67,6 @@ class Mirror:
                 if real != rows:
                     found[table] = _describe(real, rows)
         return found
-
-
-def _apply(rows: dict[Key, Row], key: Sequence[str], change: Row, moved: Row) -> Row:
-    """Apply one change; what an update's new row takes over where it lacks a value, from its old one."""
-    missing = change["_missing"]
-    values = {name: value for name, value in change.items() if not name.startswith("_") and name not in missing}
-    at = tuple(values.get(name) for name in key)
-    match change["_change_type"]:
-        case "truncate":
-            rows.clear()
-        case "delete":
-            del rows[at]
-        case "update_preimage":
-            return rows.pop(at)
-        case "update_postimage":
-            rows[at] = {**(moved or rows[at]), **values}
-        case _:
-            rows[at] = values
-    return {}
 
 
 def _describe(real: Mapping[Key, Row], mirrored: Mapping[Key, Row]) -> str:

@@ -126,6 +126,7 @@ class _Performance:
     def _judge(self, complete: bool) -> Outcome:
         seen, written = self._tally.counts, self._workload.counts
         faults = [] if complete else ["the last transaction did not arrive"]
+        faults += [f"changes that do not fit the row before: {self._mirror.strays}"] if self._mirror.strays else []
         faults += [f"{table}: {what}" for table, what in self._mirror.differences(self._settings).items()]
         faults += _count_faults(seen, written)
         faults += [f"no {op} was seen" for op, count in self._tally.by_op().items() if not count]
