@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.demo.shop import SCHEMA, Shop, Transaction
-from penstock.errors import PenstockError
+from penstock.errors import BugError, PenstockError
 from penstock.model import Op, QualifiedTable
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
 
@@ -62,6 +62,9 @@ class Workload:
                 self._execute(connection, self._shop.mark_end(END_MARK))
         except PenstockError as error:
             self.error = error
+        except Exception as error:  # noqa: BLE001 - raised again where the demo ends, not lost with the thread
+            self.error = BugError(f"the workload failed with {type(error).__name__}")
+            self.error.__cause__ = error
         finally:
             self._on_end()
 
