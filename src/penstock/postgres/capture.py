@@ -203,11 +203,12 @@ class WalChangeCapture:
 
     def _connect(self) -> _Source:
         if self._required:
-            self._require_coverage()
+            self.require_coverage()
         watermark, known = Watermark(), _Known(self._settings, self.config)
         return _Source(Receiver(self._settings, self.config, watermark, known.learn), watermark, known)
 
-    def _require_coverage(self) -> None:
+    def require_coverage(self) -> None:
+        """Publish what is required, where that is allowed; raise CoverageError where something is still missing."""
         required = set(self._required)
         if self._manage:
             self.ensure_coverage(required, manage=True)

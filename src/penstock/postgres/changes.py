@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat, tee
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +42,14 @@ class Origins(NamedTuple):
     ordinals: Ints
     xids: Ints
     times: Ints
+
+
+class Changes(Protocol):
+    """A run of rows that can be decoded: a piece, or one that has travelled to another process."""
+
+    @property
+    def rows(self) -> Block | Truncated: ...
+    def origins(self) -> Origins: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from penstock.postgres import replication, resume, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
 from penstock.postgres.replication import Client, Duplex, ReplicationParams
 from penstock.postgres.transactions import Assembler, Transaction
-from penstock.postgres.watermark import Watermark
+from penstock.postgres.watermark import Mark
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Receiver:
         self,
         settings: ConnectionSettings,
         config: ReplicationConfig,
-        watermark: Watermark,
+        watermark: Mark,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
@@ -76,6 +76,7 @@ class Receiver:
         self._origin = config.origin
         self._connected = False
         self._received = config.start_lsn  # everything up to here was received whole, in this run or before it
+        self._reached = config.start_lsn
         self._seen = Lsn.ZERO
         self._reported = Lsn.ZERO
         self._sender_timeout_s = _USUAL_SENDER_TIMEOUT_S
@@ -118,6 +119,39 @@ class Receiver:
             if was_full and not self._full:
                 self._changed.notify_all()
             return taken
+
+    def waiting(self, reach: Lsn, timeout_s: float) -> list[Transaction]:
+        """Complete transactions, oldest first, which stay until they are released.
+
+        Waits until one ends at `reach` or later, or until it is certain that none does.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.reached >= reach or self._error or self._stop.is_set(), timeout_s)
+            failpoints.passing("deliver")
+            if self._error and self.reached < reach:
+                raise self._error
+            return list(self._ready)
+
+    def release(self, upto: Lsn) -> None:
+        """Forget the transactions that end at `upto` or before."""
+        with self._changed:
+            was_full = self._full
+            while self._ready and self._ready[0].end_lsn <= upto:
+                done = self._ready.popleft()
+                self._ready_bytes -= done.size
+                done.release()
+            if was_full and not self._full:
+                self._changed.notify_all()
+
+    @property
+    def reached(self) -> Lsn:
+        """Every transaction that ends here or before has been received."""
+        return self._reached
+
+    @property
+    def origin(self) -> Origin | None:
+        """The server that is read, once it is known."""
+        return self._origin
 
     def close(self, patience_s: float | None = None) -> None:
         """Report what is confirmed, end the stream and the thread. Any thread, any number of times."""
@@ -300,6 +334,7 @@ class Receiver:
 
     def _hand_over(self, duplex: Duplex, frames: list[memoryview]) -> None:
         complete: list[Transaction] = []
+        reached = self._reached
         try:
             for event in self._assembler.feed(frames):
                 if isinstance(event, Transaction):
@@ -308,10 +343,12 @@ class Receiver:
                 self._progress(event.wal_end)
                 if self._assembler.between_transactions:
                     self._watermark.reach(event.wal_end)
+                    reached = event.wal_end
                 if event.reply:
                     self._report(duplex)
         finally:  # what was received counts, also where what follows it cannot be understood or answered
             with self._changed:
+                self._reached = max(self._reached, reached, self._received)
                 self._ready.extend(complete)
                 self._ready_bytes += sum(transaction.size for transaction in complete)
                 self._changed.notify_all()

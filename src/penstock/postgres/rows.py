@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import ConfigError, OperatorError
 from penstock.model import QualifiedTable
-from penstock.postgres.changes import Origins, Piece
+from penstock.postgres.changes import Changes, Origins
 from penstock.postgres.columns import Ints, Mask, TableRows, Tuples, split
 from penstock.postgres.pgoutput import DELETE, INSERT, UPDATE, Relation
 from penstock.postgres.replication import POSTGRES_EPOCH_MICROS
@@ -59,8 +59,13 @@ class RowShape:
 class TableBatch:
     """Row changes of one table, all of one shape."""
 
-    table: QualifiedTable
+    relation: Relation
     rows: pa.RecordBatch
+
+    @property
+    def table(self) -> QualifiedTable:
+        """The table."""
+        return self.relation.table
 
 
 def schema_of(relation: Relation) -> pa.Schema:
@@ -75,7 +80,7 @@ def schema_of(relation: Relation) -> pa.Schema:
     return pa.schema([*own, *ADDED])
 
 
-def row_batches(piece: Piece, shape: RowShape, keys: Keys) -> list[TableBatch]:
+def row_batches(piece: Changes, shape: RowShape, keys: Keys) -> list[TableBatch]:
     """The piece as Arrow, a batch for each table in it. `keys` are the primary keys that are known."""
     origins = piece.origins()
     if isinstance(piece.rows, Truncated):
@@ -112,7 +117,7 @@ def _table_batch(origins: Origins, rows: TableRows, shape: RowShape, key: Sequen
         columns.append(values if straight else values.take(pa.array(layout.source)))
         missing[:, i] = absent if straight else absent[layout.source]
     added = _added(origins, rows.at[layout.at], layout.kind, _names(missing, rows.relation))
-    return TableBatch(rows.relation.table, pa.record_batch([*columns, *added], schema=schema))
+    return TableBatch(rows.relation, pa.record_batch([*columns, *added], schema=schema))
 
 
 def _lay_out(rows: TableRows, shape: RowShape, key: Sequence[int]) -> _Layout:
@@ -196,4 +201,4 @@ def _truncated(origins: Origins, at: int, relation: Relation) -> TableBatch:
     nothing = [pa.nulls(1, schema.field(i).type) for i in range(len(relation.columns))]
     missing = _names(np.ones((1, len(relation.columns)), np.bool_), relation)
     added = _added(origins, np.array([at]), np.array([_TRUNCATE]), missing)
-    return TableBatch(relation.table, pa.record_batch([*nothing, *added], schema=schema))
+    return TableBatch(relation, pa.record_batch([*nothing, *added], schema=schema))

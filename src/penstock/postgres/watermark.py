@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock import failpoints
 from penstock.errors import ConfigError
@@ -115,3 +116,33 @@ class Watermark:
         while self._pending and next(iter(self._pending.values())).left == 0:
             _, done = self._pending.popitem(last=False)
             self._durable = max(self._durable, done.reaches)
+
+
+class Mark(Protocol):
+    """What a receiver reports to the server, and what it tells of its progress."""
+
+    @property
+    def durable(self) -> Lsn: ...
+    @property
+    def pending(self) -> int: ...
+    def expect(self, end_lsn: Lsn, rows: int) -> None: ...
+    def reach(self, lsn: Lsn) -> None: ...
+
+
+class Held:
+    """A mark that stands where it is put, for a consumer that keeps its own log of what is durable."""
+
+    pending = 0
+
+    def __init__(self) -> None:
+        self.durable = Lsn.ZERO
+
+    def put(self, lsn: Lsn) -> None:
+        """Everything up to here is durable."""
+        self.durable = max(self.durable, lsn)
+
+    def expect(self, end_lsn: Lsn, rows: int) -> None:
+        """Nothing to note: the consumer keeps the log."""
+
+    def reach(self, lsn: Lsn) -> None:
+        """Nothing to note: what was not logged is not acknowledged, also where there is nothing to deliver."""

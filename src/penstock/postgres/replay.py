@@ -1,0 +1,144 @@
+"""Changes that can be read again: what a consumer needs that plans a range first and reads it later, maybe twice.
+
+A `Cut` says how far: everything up to and including a transaction, or some rows of one that is too large for a batch.
+Guarantees: the changes between two cuts are the same each time, also in a new process, as long as the first of them
+was not acknowledged away; nothing is acknowledged but by `acknowledge`; a cut never splits a transaction that fits
+the limits. Deliberately not: writing cuts down. The consumer's own log does that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.errors import UnavailableError
+from penstock.model import Lsn, Origin, ReplicationConfig
+from penstock.postgres.changes import Span
+from penstock.postgres.connection import ConnectionSettings
+from penstock.postgres.receiver import Receiver
+from penstock.postgres.transactions import Transaction
+from penstock.postgres.watermark import Held
+
+# A quiet slot pins WAL that others write: after so long, or so much, an empty step moves it.
+IDLE_S = 60.0
+IDLE_BYTES = 64 << 20
+
+
+class Cut(NamedTuple):
+    """Everything up to `lsn`; with `rows`, of the transaction that ends there only so many rows."""
+
+    lsn: Lsn = Lsn.ZERO
+    rows: int | None = None
+
+    def covers(self, transaction: Transaction) -> int:
+        """How many rows of a transaction stand before the cut."""
+        if transaction.end_lsn == self.lsn and self.rows is not None:
+            return self.rows
+        return transaction.rows if transaction.end_lsn <= self.lsn else 0
+
+    @property
+    def whole(self) -> Lsn:
+        """Every transaction that ends here or before stands before the cut as a whole."""
+        return self.lsn if self.rows is None else Lsn(self.lsn - 1)
+
+
+class Replay:
+    """A stream of changes held by cuts. Owns a connection and a thread; `close` it."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        config: ReplicationConfig,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._held = Held()
+        self._receiver = Receiver(settings, config, self._held, prepare)
+        self._moved_at = time.monotonic()
+
+    @property
+    def origin(self) -> Origin | None:
+        """The server that is read, once it is known."""
+        return self._receiver.origin
+
+    @property
+    def reached(self) -> Lsn:
+        """Everything up to here has been received."""
+        return self._receiver.reached
+
+    @property
+    def acknowledged(self) -> Lsn:
+        """Everything up to here may be forgotten by the server."""
+        return self._held.durable
+
+    def acknowledge(self, cut: Cut) -> None:
+        """Everything before the cut is durable: the slot may pass its whole transactions, and so do we."""
+        self._receiver.release(cut.whole)
+        if cut.rows is None:
+            self._held.put(cut.lsn)
+
+    def latest(
+        self, start: Cut, max_rows: int | None, max_bytes: int | None, wait_s: float, upto: Lsn = Lsn.MAX
+    ) -> Cut:
+        """The furthest cut within the limits, waiting for a change if there is none; `start` where none came."""
+        ready = self._receiver.waiting(Lsn(start.whole + 1), wait_s)
+        found = _fit(start, [t for t in ready if t.end_lsn <= upto], max_rows, max_bytes)
+        if found != start:
+            self._moved_at = time.monotonic()
+            return found
+        return self._idle(start) if upto == Lsn.MAX else start
+
+    def _idle(self, start: Cut) -> Cut:
+        reached = self.reached
+        if start.rows is not None or reached <= start.lsn:
+            return start
+        idle_s = time.monotonic() - self._moved_at
+        if reached - start.lsn < IDLE_BYTES and idle_s < IDLE_S:
+            return start
+        if self._receiver.waiting(Lsn.ZERO, 0):  # a change came meanwhile: next time
+            return start
+        self._moved_at = time.monotonic()
+        return Cut(reached)
+
+    def between(self, start: Cut, end: Cut, wait_s: float) -> list[Span]:
+        """The rows after `start` up to `end`, waiting until all of them have been received."""
+        deadline = time.monotonic() + wait_s
+        while self.reached < end.lsn and time.monotonic() < deadline:
+            self._receiver.waiting(end.lsn, 1.0)
+        if self.reached < end.lsn:
+            raise UnavailableError(
+                f"the changes up to {end.lsn} have not come again within {wait_s:.0f} s; {self.reached} is reached",
+                hint="The server may be busy or unreachable; the next attempt asks for them again.",
+            )
+        return list(_spans(start, end, self._receiver.waiting(Lsn.ZERO, 0)))
+
+    def close(self) -> None:
+        """End the stream."""
+        self._receiver.close()
+
+
+def _spans(start: Cut, end: Cut, ready: list[Transaction]) -> Iterator[Span]:
+    for transaction in ready:
+        first, last = start.covers(transaction), end.covers(transaction)
+        if last > first:
+            yield Span(transaction, first, last)
+
+
+def _fit(start: Cut, ready: list[Transaction], max_rows: int | None, max_bytes: int | None) -> Cut:
+    """The furthest cut whose rows are within the limits; at least one row where there is one."""
+    found, rows, size = start, 0, 0.0
+    for transaction in ready:
+        first = start.covers(transaction)
+        left = transaction.rows - first
+        if left <= 0:
+            continue
+        weight = transaction.size * left / transaction.rows
+        room_rows = left if max_rows is None else max_rows - rows
+        room = left if max_bytes is None else int(left * (max_bytes - size) / weight) if weight else left
+        if left > room_rows or left > room:
+            if found == start:  # alone it is too large: this much of it
+                found = Cut(transaction.end_lsn, first + max(min(room_rows, room, left), 1))
+                found = Cut(transaction.end_lsn) if found.rows == transaction.rows else found
+            break
+        found, rows, size = Cut(transaction.end_lsn), rows + left, size + weight
+    return found

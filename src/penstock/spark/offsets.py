@@ -1,0 +1,46 @@
+"""Spark's offsets: a cut in the stream as JSON, with what is needed to know it again.
+
+An offset names its format, the server's system identifier, the slot and the place: the LSN, and how many rows of the
+transaction that ends there (-1: all of it). Guarantees: the text of an offset is the same for the same place, because
+Spark compares texts; an offset of another server, of another slot or of a newer format is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import ConfigError, PositionError
+from penstock.model import Lsn, Origin
+from penstock.postgres.replay import Cut
+
+_FORMAT = 1
+_ALL = -1
+
+INITIAL: dict[str, Any] = {"format": _FORMAT, "lsn": "0/0", "rows": _ALL}
+"""Where the slot stands, wherever that is."""
+
+
+def to_offset(cut: Cut, origin: Origin, slot: str) -> dict[str, Any]:
+    """A cut as an offset."""
+    rows = _ALL if cut.rows is None else cut.rows
+    return {"format": _FORMAT, "system": origin.system_id, "slot": slot, "lsn": str(cut.lsn), "rows": rows}
+
+
+def to_cut(offset: dict[str, Any], slot: str) -> tuple[Cut, Origin | None]:
+    """An offset as a cut, and the server it belongs to; the initial offset belongs to none."""
+    found = offset.get("format")
+    if not isinstance(found, int) or found > _FORMAT:
+        raise ConfigError(
+            f"the checkpoint holds an offset of format {found}; this version of Penstock reads up to {_FORMAT}",
+            hint="Upgrade Penstock, or use the checkpoint that belongs to this query.",
+        )
+    rows = int(offset["rows"])
+    cut = Cut(Lsn.parse(offset["lsn"]), None if rows == _ALL else rows)
+    if "system" not in offset:
+        return cut, None
+    if offset["slot"] != slot:
+        raise PositionError(
+            f"the checkpoint belongs to slot {offset['slot']}, but the query reads slot {slot}",
+            hint="Set slot back, or start with a new checkpoint.",
+        )
+    return cut, Origin(offset["system"])

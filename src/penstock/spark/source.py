@@ -1,0 +1,67 @@
+"""`format("penstock")`: what Spark asks of a data source, and which part of ours answers.
+
+`spark.read` gives what a table holds now, all of one moment; `spark.readStream` gives its changes. Guarantee: options
+are checked before anything is connected to, and every failure is one sentence with the next step.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import types as spark
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from penstock.errors import ConfigError
+from penstock.model import QualifiedTable
+from penstock.postgres import catalog
+from penstock.postgres.catalog import TableInfo
+from penstock.postgres.connection import open_sql
+
+snapshot_reader = None
+from penstock.spark.options import SourceOptions
+from penstock.spark.reader import ChangeReader
+from penstock.spark.schema import KEYS, MANY, changes_type, table_type
+
+
+class PenstockSource(DataSource):
+    """The source under its short name."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word in `format(…)`."""
+        return "penstock"
+
+    def schema(self) -> spark.StructType:
+        """The columns; a stream and a batch read of the same table differ by what is added to changes."""
+        options = SourceOptions.parse(self.options)
+        if options.slot and options.mode == "keys":
+            return KEYS
+        if options.slot and options.many:
+            return MANY
+        columns = self._table(options).columns
+        if options.slot:
+            return changes_type(columns, options.json_columns)
+        if options.columns:
+            columns = tuple(column for name in options.columns for column in columns if column.name == name)
+        return table_type(columns, options.json_columns)
+
+    def reader(self, schema: spark.StructType) -> DataSourceReader:
+        """The batch side."""
+        return snapshot_reader(SourceOptions.parse(self.options).for_batch(), schema)
+
+    def streamReader(self, schema: spark.StructType) -> DataSourceStreamReader:
+        """The streaming side."""
+        return ChangeReader(SourceOptions.parse(self.options).for_stream(), schema)
+
+    @staticmethod
+    def _table(options: SourceOptions) -> TableInfo:
+        (table,) = _one(options.tables)
+        with open_sql(options.settings()) as connection:
+            found = catalog.read_tables(connection, [table])
+        if table not in found:
+            raise ConfigError(f"table {table} does not exist in the database", hint="Check its schema and spelling.")
+        return found[table]
+
+
+def _one(tables: tuple[QualifiedTable, ...]) -> tuple[QualifiedTable]:
+    if len(tables) != 1:
+        raise ConfigError("a batch read takes one table", hint='Give it as .option("table", …).')
+    return (tables[0],)
