@@ -223,6 +223,8 @@ def test_changes_are_shown_as_they_are_committed_and_nothing_is_left(shop: Datab
         assert lines[1:3] == ["update    public.t  id=2  (was id=1)", "delete    public.t  id=2"]
         assert sorted(lines[3:]) == ["truncate  public.t", "truncate  public.u"]
         assert "secret" not in "".join(tail.lines)
+        shown = Lsn.parse(tail.lines[-1].split()[2].split(":")[0])
+        wait_until(lambda: confirmed(shop, name) >= shown, what="the temporary slot to let go of WAL")
         assert tail.end() == 130
         assert tail.err == ""
     wait_until(lambda: slot_names(shop) == [], what="the temporary slot to go")

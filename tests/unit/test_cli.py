@@ -85,9 +85,9 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--help"]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     for code, meaning in EXIT_CODES.items():
-        assert f"  {code:<3}  {meaning}" in shown
+        assert f" {code} {meaning}" in shown
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.postgres.settings import ConnectionSettings
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, short_help="Does the publication carry the tables?")
 @click.argument("tables", nargs=-1, callback=table_names, metavar="[TABLE]...")
 @options.publication
 @option("--fix", is_flag=True, help="Publish what is missing, where this role may.")

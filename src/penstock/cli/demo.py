@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.demo.run import Outcome
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, short_help="Changes of an embedded Postgres, live.")
 @option(
     "--seconds", type=click.FloatRange(min=0), also_envvar="DEMO_SECONDS", metavar="N",
     help="End after N seconds (also DEMO_SECONDS). Without it: at Ctrl-C.",

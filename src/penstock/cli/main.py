@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import click
@@ -20,17 +21,19 @@ from penstock.cli.options import show_help
 from penstock.cli.slots import slots
 from penstock.cli.tail import tail
 
-_EPILOG = "\n\n".join(
-    [
+
+def _epilog() -> str:
+    variables = (
         "Every flag can be given as a variable: --ssl-mode as PENSTOCK_SSL_MODE. Where the server is may also be said"
-        " by PG* variables and a service file, as for psql.",
-        "\b\nExit codes:\n" + "\n".join(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items()),
-    ]
-)
+        " by PG* variables and a service file, as for psql."
+    )
+    wrap = textwrap.TextWrapper(width=78, initial_indent="  ", subsequent_indent=" " * 7)
+    codes = [wrap.fill(f"{code:<3}  {meaning}") for code, meaning in EXIT_CODES.items()]
+    return "\n".join([variables, "", "\b", "Exit codes:", *codes])
 
 
 @click.group(
-    epilog=_EPILOG,
+    epilog=_epilog(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

@@ -41,7 +41,7 @@ def slots(context: click.Context) -> None:
     show_help(context)
 
 
-@slots.command("list", cls=SectionedCommand)
+@slots.command("list", cls=SectionedCommand, short_help="Every slot, and the WAL it holds back.")
 @as_json
 @connected
 def list_(settings: ConnectionSettings, json: bool) -> None:
@@ -93,7 +93,7 @@ def _fields(slot: SlotInfo, database: str) -> dict[str, Any]:
     return {**dataclasses.asdict(slot), "active": slot.active, "lost": slot.lost, "note": _foreign(slot, database)}
 
 
-@slots.command(cls=SectionedCommand)
+@slots.command(cls=SectionedCommand, short_help="Make a slot.")
 @click.argument("name", callback=new_slot_name)
 @option("--failover", is_flag=True, help="Keep it on standbys too, so that it survives a failover (Postgres 17).")
 @option("--publication", metavar="NAME", help="Refuse unless this publication exists: it must be there first.")
@@ -141,7 +141,7 @@ def _look_for_publication(connection: Any, name: str | None, json: bool) -> None
         )
 
 
-@slots.command(cls=SectionedCommand)
+@slots.command(cls=SectionedCommand, short_help="Move a slot forward: changes are skipped.")
 @click.argument("name")
 @click.argument("lsn", callback=lsn)
 @yes
@@ -167,7 +167,7 @@ def advance(settings: ConnectionSettings, name: str, lsn: Lsn, yes: bool, json: 
         click.echo(f"Slot {name} stands at {stands}{reached}.")
 
 
-@slots.command(cls=SectionedCommand)
+@slots.command(cls=SectionedCommand, short_help="Drop a slot.")
 @click.argument("name")
 @yes
 @as_json
@@ -186,7 +186,7 @@ def drop(settings: ConnectionSettings, name: str, yes: bool, json: bool) -> None
         click.echo(f"Slot {name} is dropped." if dropped else f"There is no slot {name}.")
 
 
-@slots.command(cls=SectionedCommand)
+@slots.command(cls=SectionedCommand, short_help="How far a slot is behind.")
 @click.argument("name")
 @as_json
 @connected

@@ -36,7 +36,7 @@ class TailOptions(TypedDict):
     json: bool
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, short_help="Changes as they are committed.")
 @click.argument("tables", nargs=-1, callback=table_names, metavar="[TABLE]...")
 @option("--slot", metavar="NAME", help="Read this slot. Without it: a temporary one, from now on, gone at the end.")
 @options.publication
@@ -65,9 +65,11 @@ def tail(settings: ConnectionSettings, tables: set[QualifiedTable], **said: Unpa
     )
     if said["slot"]:
         _look_at_slot(settings, said["slot"])
-        if not said["confirm"]:
-            text = f"Slot {said['slot']} is not moved: what is shown stays in it (--confirm would move it)."
-            notify(text, as_json=said["json"])
+    if said["slot"] and not said["confirm"]:
+        text = f"Slot {said['slot']} is not moved: what is shown stays in it (--confirm would move it)."
+        notify(text, as_json=said["json"])
+    # A temporary slot is nobody else's; unconfirmed, it would hold WAL back for as long as somebody watches.
+    said["confirm"] |= config.temporary_slot
     capture = app.build_capture(settings, config)
     if tables:
         capture = capture.with_publication_management(tables, manage=False)
