@@ -113,7 +113,7 @@ class SectionedCommand(click.Command):
         shared = {flag: title for title, flags in SECTIONS.items() for flag in flags}
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], **{title: [] for title in SECTIONS}}
         for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
                 sections[shared.get(parameter.opts[0], "Options")].append(record)
         for title, records in sections.items():
             if records:
