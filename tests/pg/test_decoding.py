@@ -209,7 +209,7 @@ def test_a_toasted_key_is_known_in_the_new_row(database: Database) -> None:
         database.execute("INSERT INTO o SELECT repeat(md5('x'), 78), 'a'")  # fits an index, not a row
         database.execute("UPDATE o SET note = 'b'")
         (update,) = only(heard(), pg.Update)
-        changes, rows = recorded.changes(), recorded.rows()
+        changes, rows = recorded.changes(), [row for row in recorded.rows() if row.table == "public.o"]
         ((stored,),) = database.execute("SELECT k FROM o")
     assert (update.new[0], update.old) == (pg.UNCHANGED, (stored.encode(), None))
     assert (changes[1].new, changes[1].old) == ({"k": stored}, {"k": stored})
