@@ -33,7 +33,9 @@ def history() -> list[Piece]:
             pg.Insert(1, (b"1", b"ada", b"x")), pg.Insert(2, (b"1", b"1")),
             pg.Update(1, (b"2", b"ada", pg.UNCHANGED), (b"1", None, None)), xid=7, commit_time=5,
         ),
-        *wire.transaction(200, pg.Delete(2, (b"1", b"1")), pg.Truncate((1, 2)), pg.Insert(1, (b"3", None, None)), xid=8),
+        *wire.transaction(
+            200, pg.Delete(2, (b"1", b"1")), pg.Truncate((1, 2)), pg.Insert(1, (b"3", None, None)), xid=8
+        ),
     )  # fmt: skip
 
 
