@@ -22,11 +22,9 @@ Rows = list[tuple[int, str, int, int]]
 class Reader:
     """A replay and what a test asks of it."""
 
-    def __init__(
-        self, published: Published, start: Cut = Cut(), origin: Origin | None = None, **settings: object
-    ) -> None:  # noqa: B008
-        whole = start.lsn if start.rows is None else Lsn.ZERO
-        config = published.config(start_lsn=whole, origin=origin, **settings)
+    def __init__(self, published: Published, start: Cut | None = None, origin: Origin | None = None) -> None:
+        whole = start.lsn if start and start.rows is None else Lsn.ZERO
+        config = published.config(start_lsn=whole, origin=origin)
         self.replay = Replay(resolve(published.database.url), config)
 
     def latest(self, start: Cut, rows: int | None = None, size: int | None = None) -> Cut:
@@ -101,14 +99,14 @@ def test_limits_cut_between_transactions_and_inside_only_where_one_is_too_large(
     insert(published18, 13, 13)
     wait_until(lambda: len(reader.rows(Cut(), reader.replay.latest(Cut(), None, None, 0.1))) == 13, what="all rows")
     cuts, read = [Cut()], []
-    while not read or read[-1] != [13]:
+    while not read or 13 not in read[-1]:
         cuts.append(reader.latest(cuts[-1], rows=4))
         reader.replay.acknowledge(cuts[-2])
         if cuts[-1].rows is not None:
             assert reader.replay.acknowledged < cuts[-1].lsn
         read.append([row[0] for row in reader.rows(cuts[-2], cuts[-1])])
-    assert [cut.rows for cut in cuts] == [None, None, 4, 8, None, None]
-    assert read == [[1, 2], [3, 4, 5, 6], [7, 8, 9, 10], [11, 12], [13]]
+    assert [cut.rows for cut in cuts] == [None, None, 4, 8, None]
+    assert read == [[1, 2], [3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 13]]
 
 
 def test_a_part_of_a_transaction_is_resumed_in_a_new_process(published18: Published) -> None:
