@@ -25,7 +25,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from penstock.errors import ConfigError, PositionError, SlotMissingError, UnavailableError
+from penstock.errors import ConfigError, PositionError, SlotLostError, SlotMissingError, UnavailableError
 from penstock.model import Lsn, Origin, ReplicationConfig
 from penstock.postgres import catalog, changes, publication, slot
 from penstock.postgres.capture import WalChangeCapture
@@ -33,6 +33,7 @@ from penstock.postgres.catalog import IdentityKind
 from penstock.postgres.connection import ConnectionSettings, open_sql
 from penstock.postgres.parcel import pack
 from penstock.postgres.replay import Cut, Replay
+from penstock.spark import health
 from penstock.spark.decoding import ReadPlan, decode
 from penstock.spark.offsets import INITIAL, to_cut, to_offset
 from penstock.spark.options import SourceOptions
@@ -97,8 +98,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Acknowledge `start`, which Spark has logged as done, and say how far there are changes now."""
         live = self._connected(start)
         cut, _ = to_cut(start, self._options.slot)
-        live.replay.acknowledge(cut)
-        live.drop_files()
+        live.acknowledge(cut)
         found = self._latest(live.replay, cut)
         return start if found == cut else to_offset(found, live.origin, self._options.slot)
 
@@ -175,30 +175,31 @@ class _Live:
     def __init__(self, options: SourceOptions, start: Cut, origin: Origin | None) -> None:
         self._options = options
         self._settings = options.settings()
-        self._start = start
+        self._floor = start.whole  # the slot may stand here, and not beyond
         self._resumed = origin is not None
         if options.temporary_slot and self._resumed:
             raise ConfigError(
                 "a temporary slot cannot serve a checkpoint that has offsets: it ended with the last run",
                 hint="Use a lasting slot, or a new checkpoint.",
             )
+        self._check_loss()
         config = ReplicationConfig(
             options.slot,
             options.publication,
-            start_lsn=start.lsn if start.rows is None else Lsn.ZERO,
-            origin=origin,
+            start_lsn=start.lsn if start.rows is None and self._resumed else Lsn.ZERO,
+            origin=origin if self._resumed else None,
             temporary_slot=options.temporary_slot,
             failover=options.failover,
             buffer_bytes=options.spool_max_bytes,
             spill_dir=options.spool_dir,
         )
         capture = WalChangeCapture(config, self._settings)
-        self._check_slot()
         capture.with_publication_management(set(options.tables), options.manage_publication).require_coverage()
         self.plan = _plan(self._settings, options)
         self.files = options.spool_dir if options.spool_shared else None
         self._kept: list[str] = []
         self.replay = Replay(self._settings, config, self._check_slot)
+        self._report = health.Report(options.slot, self._settings.describe())
 
     @property
     def origin(self) -> Origin:
@@ -207,6 +208,19 @@ class _Live:
         if origin is None:
             raise UnavailableError("the server is not known yet")
         return origin
+
+    def _check_loss(self) -> None:
+        """Stop where changes are gone for good, unless `failOnDataLoss` says to go on behind them."""
+        try:
+            self._check_slot()
+        except (SlotMissingError, SlotLostError, PositionError) as error:
+            if self._options.fail_on_data_loss:
+                raise
+            log.warning("changes are lost, and failOnDataLoss is false: %s", error.message)
+            self._resumed = False
+            if isinstance(error, SlotLostError):
+                with open_sql(self._settings) as connection:
+                    slot.drop(connection, self._options.slot)
 
     def _check_slot(self) -> None:
         """Before a slot is made or read: the publication is there, and the slot still holds what the offsets need."""
@@ -219,16 +233,26 @@ class _Live:
             return
         if found is None:
             raise SlotMissingError(
-                f"slot {options.slot} is gone, but the checkpoint has read up to {self._start.lsn} of it",
-                hint="Changes made since then are lost for this query. Start with a new checkpoint and a snapshot.",
+                f"slot {options.slot} is gone, but the checkpoint has read up to {self._floor} of it",
+                hint="Changes made since then are lost for this query. Start with a new checkpoint and a snapshot, or "
+                "set failOnDataLoss to false to go on without them.",
             )
+        slot.verify(found, self._settings.database)
         confirmed = found.confirmed_flush_lsn or Lsn.ZERO
-        if confirmed > self._start.whole and self._start.rows is not None:
+        if confirmed > self._floor:
             raise PositionError(
-                f"slot {options.slot} stands at {confirmed}, past the checkpoint's {self._start.lsn}: somebody else "
+                f"slot {options.slot} stands at {confirmed}, past the checkpoint's {self._floor}: somebody else "
                 "consumed it",
-                hint="One slot serves one query. Start with a new slot, a new checkpoint and a snapshot.",
+                hint="One slot serves one query. Start with a new slot, a new checkpoint and a snapshot, or set "
+                "failOnDataLoss to false to go on without what is gone.",
             )
+
+    def acknowledge(self, cut: Cut) -> None:
+        """What Spark has logged as done may go: from the slot, from the spool, from the disk."""
+        self._floor = max(self._floor, cut.whole)
+        self.replay.acknowledge(cut)
+        self._drop_files()
+        self._report.write(self.replay)
 
     def keep(self, content: bytes) -> str:
         """A file with the content, for the tasks of the batch being planned."""
@@ -237,7 +261,7 @@ class _Live:
         self._kept.append(file.name)
         return file.name
 
-    def drop_files(self) -> None:
+    def _drop_files(self) -> None:
         """Remove the files of batches that are done."""
         for path in self._kept:
             try:
@@ -248,8 +272,9 @@ class _Live:
 
     def close(self) -> None:
         """End the stream and remove what is on its way."""
-        self.drop_files()
+        self._drop_files()
         self.replay.close()
+        self._report.remove()
 
 
 def _plan(settings: ConnectionSettings, options: SourceOptions) -> ReadPlan:
