@@ -260,3 +260,17 @@ def test_a_keepalive_that_asks_is_answered_at_once(published: Published, monkeyp
     assert published.walsender() == pid
     published.insert(1)
     assert ids(take(stream, 1)) == [1]
+
+
+def test_a_walsender_that_sleeps_through_a_commit_is_woken(published: Published) -> None:
+    """E24: the server hears from us soon after each progress, unasked; it may have missed what came right after."""
+    stream = published.streaming()
+    slowest = 0.0
+    for number in range(0, 400, 2):
+        published.insert_each(number, number + 1)
+        began = time.monotonic()
+        last = take(stream, 2)[-1]
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 1.0
+    published.await_reply()
+    assert published.confirmed() < last.position.lsn, "nothing but the progress gave a reason to write"

@@ -13,6 +13,7 @@ consumer after everything that was received before it. The position that is repo
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -40,7 +41,10 @@ log = logging.getLogger(__name__)
 
 # While something was confirmed that the server does not know yet, it is told this often.
 _PROGRESS_S = 0.2
-_LONGEST_STATUS_S = 10.0
+# From Postgres 16 on, a walsender misses a commit that falls into the moment in which it goes to sleep, and sleeps on
+# until the next commit, or until it hears from us. So it does: soon after each progress, and every second.
+_NUDGE_S = 0.02
+_LONGEST_STATUS_S = 1.0
 # What the server takes unless it is configured otherwise; it stands for "never" too.
 _USUAL_SENDER_TIMEOUT_S = 60.0
 # A stream that stood this long was no failed attempt.
@@ -80,7 +84,8 @@ class Receiver:
         self._seen = Lsn.ZERO
         self._reported = Lsn.ZERO
         self._sender_timeout_s = _USUAL_SENDER_TIMEOUT_S
-        self._status_due = 0.0
+        self._reported_at = 0.0
+        self._nudge_at = math.inf
         self._heard = 0.0  # when the server last sent something
         self._attempts = 0  # to open a stream, since one got anywhere
         self._silences = 0  # streams given up for silence, since one got anywhere
@@ -250,7 +255,7 @@ class Receiver:
             raise
         if self._connected:
             log.info("slot %s is streaming again from %s", self._config.slot, held)
-        self._connected, self._reported, self._status_due = True, Lsn.ZERO, 0.0
+        self._connected, self._reported, self._reported_at = True, Lsn.ZERO, 0.0
         return duplex
 
     def _check_server(self, client: Client, held: Lsn) -> None:
@@ -322,7 +327,7 @@ class Receiver:
         self._report(duplex)
 
     def _check_silence(self) -> None:
-        """Give up a connection on which nothing comes, though every status asks for an answer: it is half open.
+        """Give up a connection on which nothing comes, though answers were asked for: it is half open.
 
         The limit doubles each time, because a server that is busy with something large may be silent for long, and
         would begin again with every connection.
@@ -369,30 +374,29 @@ class Receiver:
         if lsn > self._seen:
             self._seen = lsn
             self._attempts = self._silences = 0
+            self._nudge_at = time.monotonic() + _NUDGE_S
+
+    def _due(self) -> float:
+        """When the server is to hear from us: at least three times in wal_sender_timeout, and once a second."""
+        every_s = min(_LONGEST_STATUS_S, self._sender_timeout_s / 3)
+        if self._watermark.durable > self._reported:
+            every_s = min(every_s, _PROGRESS_S)
+        return min(self._reported_at + every_s, self._nudge_at)
 
     def _pause_s(self) -> float:
         """How long nothing need be sent."""
-        progress = self._watermark.durable > self._reported
-        until_due = self._status_due - time.monotonic()
-        return max(0.0, min(until_due, _PROGRESS_S) if progress or self._watermark.pending else until_due)
-
-    @property
-    def _status_every_s(self) -> float:
-        """A third of the time after which the server gives a silent client up, and at most 10 s."""
-        return min(_LONGEST_STATUS_S, self._sender_timeout_s / 3)
+        until_due_s = max(self._due() - time.monotonic(), 0.0)
+        return min(until_due_s, _PROGRESS_S) if self._watermark.pending else until_due_s
 
     def _report_when_due(self, duplex: Duplex) -> None:
-        now = time.monotonic()
-        progress = self._watermark.durable > self._reported
-        if now >= self._status_due or (progress and now >= self._status_due - self._status_every_s + _PROGRESS_S):
+        if time.monotonic() >= self._due():
             self._report(duplex)
 
     def _report(self, duplex: Duplex) -> None:
-        durable = self._watermark.durable
-        silent = time.monotonic() - self._heard > self._status_every_s / 2
+        durable, now = self._watermark.durable, time.monotonic()
+        silent = now - self._heard > self._sender_timeout_s / 3
         duplex.send_status(durable, max(self._seen, durable), reply=silent and not self._full)
-        self._reported = durable
-        self._status_due = time.monotonic() + self._status_every_s
+        self._reported, self._reported_at, self._nudge_at = durable, now, math.inf
 
 
 def _sender_timeout_s(client: Client) -> float:
