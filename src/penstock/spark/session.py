@@ -1,0 +1,106 @@
+"""A Spark session that is quick for small, steady micro-batches, on whatever Java is here.
+
+    spark = penstock.spark.session()                                    # all cores of this machine
+    spark = penstock.spark.session(master="spark://host:7077", conf={"spark.executor.memory": "4g"})
+
+Guarantees: what `conf` names goes before our settings. A session that exists, or whose settings are made elsewhere
+(spark-submit, a Spark Connect server), is taken as it is, and `advise` tells what it pays. Python workers run this
+interpreter unless `PYSPARK_PYTHON` names another one. Building a session sets `JAVA_HOME` and `PYSPARK_PYTHON` for this
+process and its children, because Spark reads them there.
+
+Deliberately not: stopping the session, or changing one that somebody else built.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.spark import settings
+from penstock.spark.java import find_java, home_for_spark
+from penstock.spark.requirement import require_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# macOS allows the path of a unix socket 103 characters, Linux 107; the name that Spark gives one takes 43 of them.
+_LONGEST_SOCKET_FOLDER = 103 - 43
+
+_log = logging.getLogger(__name__)
+
+
+def session(
+    app_name: str = "penstock", *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, built if there is none. spark-submit's and a Connect server's master stay theirs."""
+    require_pyspark()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name).config(map=dict(conf or {}))
+    if SparkContext._active_spark_context is None and not _is_made_elsewhere(conf or {}):
+        return builder.config(map={**_prepare(master, conf or {})}).getOrCreate()
+    found = SparkSession.getActiveSession() or builder.getOrCreate()
+    advise(found)
+    return found
+
+
+def advise(spark: SparkSession) -> list[str]:
+    """What the session's settings cost in latency, a sentence each; they are logged as warnings, too."""
+    found = settings.costs(lambda name: spark.conf.get(name, None), _cores(spark.conf.get("spark.master", "") or ""))
+    for sentence in found:
+        _log.warning(sentence)
+    return found
+
+
+def _is_made_elsewhere(conf: Mapping[str, str]) -> bool:
+    remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
+    return "PYSPARK_GATEWAY_PORT" in os.environ or remote.startswith("sc://")
+
+
+def _prepare(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Make this machine ready for a JVM, and say how to build the session."""
+    folder = _folder()
+    os.environ["JAVA_HOME"] = str(home_for_spark(find_java(), folder))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE")  # local[*]: a Connect server in this process
+    master = remote or conf.get("spark.master") or master
+    chosen = {**settings.settings(master, _cores(master)), **({} if remote else {"spark.master": master}), **conf}
+    ours = [*settings.JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-Dlog4j2.configurationFile={_log_settings(folder)}"]
+    chosen["spark.driver.extraJavaOptions"] = " ".join([*ours, conf.get("spark.driver.extraJavaOptions", "")]).strip()
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", settings.LOCAL_ADDRESS)
+    return chosen
+
+
+def _log_settings(folder: Path) -> Path:
+    written = folder / "log4j2.properties"
+    written.write_text(settings.LOGGING)
+    return written
+
+
+def _cores(master: str) -> int:
+    """How many tasks a local master runs at once."""
+    named = re.match(r"local\[(\d+)", master)
+    return int(named[1]) if named else os.cpu_count() or 1
+
+
+@functools.cache
+def _folder() -> Path:
+    """A folder of this process's own for the JVM's files, its sockets among them; gone when the process ends."""
+    usual = tempfile.gettempdir()
+    made = tempfile.mkdtemp(prefix="penstock-", dir=usual)
+    if len(made) > _LONGEST_SOCKET_FOLDER:
+        os.rmdir(made)
+        made = tempfile.mkdtemp(prefix="penstock-", dir="/tmp")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)

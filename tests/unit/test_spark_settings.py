@@ -1,0 +1,67 @@
+"""The settings of a session, and what is said about one that somebody else built."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark import requirement, settings
+
+ROOT = Path(__file__).parents[2]
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def test_every_setting_has_its_reason() -> None:
+    assert not [one.name for one in settings.TABLE if len(one.reason) < 10]
+    assert len({one.name for one in settings.TABLE}) == len(settings.TABLE)
+
+
+def test_a_session_with_our_settings_costs_nothing() -> None:
+    chosen = settings.settings("local[3]", 3)
+    assert chosen[PARTITIONS] == "3"
+    assert settings.costs(chosen.get, 3) == []
+
+
+def test_what_holds_for_one_machine_only_is_left_out_on_a_cluster() -> None:
+    chosen = settings.settings("spark://host:7077", 3)
+    assert chosen[SOCKETS] == "true"
+    assert chosen["spark.sql.session.timeZone"] == "UTC"
+    assert not {one.name for one in settings.TABLE if one.one_machine} & chosen.keys()
+
+
+def test_each_setting_that_costs_latency_is_told_with_its_price_and_the_value_to_set() -> None:
+    told = settings.costs({SOCKETS: "false", PARTITIONS: "200"}.get, 2)
+    assert f"{SOCKETS} is false: it costs about 50 ms a task. Set it to true." in told
+    assert f"{PARTITIONS} is 200: it costs 200 tasks a shuffle, however few the rows. Set it to 2." in told
+    assert any("checkpointFileManagerClass is not set" in sentence for sentence in told)
+    assert len(told) == len([one for one in settings.TABLE if one.cost])
+
+
+def test_a_few_tasks_more_than_cores_are_no_fault() -> None:
+    fit = settings.settings("local[2]", 2)
+    assert settings.costs({**fit, PARTITIONS: "16"}.get, 2) == []
+    assert settings.costs({**fit, PARTITIONS: "17"}.get, 2) != []
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.2.1", "4.3.0", "4.3.0.dev1"])
+def test_known_versions_of_pyspark_are_taken(version: str) -> None:
+    assert requirement.check_version(version) == version
+
+
+@pytest.mark.parametrize("version", ["3.5.6", "4.1.4", "4.4.0", "5.0.0", "next"])
+def test_another_version_of_pyspark_is_refused_in_one_sentence(version: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        requirement.check_version(version)
+    assert caught.value.message == f"PySpark {version} is installed; Penstock runs on 4.2 and 4.3"
+    assert caught.value.hint == 'Run: pip install "penstock[spark]"'
+
+
+def test_without_pyspark_the_error_holds_the_install_line() -> None:
+    program = "import sys; sys.modules['pyspark'] = None\nfrom penstock.spark.session import session\nsession()"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "src", capture_output=True, text=True, check=False)
+    assert 'MissingExtraError: PySpark is not installed\nRun: pip install "penstock[spark]"' in run.stderr
