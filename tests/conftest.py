@@ -4,6 +4,7 @@ pytest_plugins = [
     "tests.fixtures.strictness",
     "tests.fixtures.seeds",
     "tests.fixtures.servers",
+    "tests.fixtures.spark",
     "tests.fixtures.leftovers",
     "tests.fixtures.databases",
     "tests.fixtures.standins",
