@@ -32,9 +32,9 @@ def folders() -> set[Path]:
 
 
 def test_it_ends_by_itself_and_the_changes_replayed_are_the_tables() -> None:
-    """Every operation was seen, and the caller's PGHOST does not lead it astray."""
+    """Every operation was seen, and the caller's PG* variables do not lead it astray."""
     before = folders()
-    done = run_penstock("demo", "--json", DEMO_SECONDS="1", PGHOST="nowhere.invalid", PGPORT="1")
+    done = run_penstock("demo", "--json", DEMO_SECONDS="1", PGSSLMODE="verify-full", PGPORT="1")
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
     assert outcome["equal"] is True

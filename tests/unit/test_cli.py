@@ -83,6 +83,21 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
 
 
+def test_output_that_nobody_reads_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    script = "from penstock.cli.main import main; main()"
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-c", script, "--version"],
+            cwd=ROOT / "src",
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

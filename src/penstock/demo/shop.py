@@ -124,13 +124,13 @@ class Shop:
         return Transaction((Statement(Op.UPDATE, USERS, query, (f"user {user}, {self._planned}", user)),))
 
     def _move(self) -> Transaction:
-        """An item goes to another order: its key changes."""
+        """An item goes to another order, mostly: its key changes."""
         sources = [number for number, order in self._orders.items() if order.lines]
         if not sources:
             return self._order()
         source, target = self.rng.choice(sources), self._some_order()
         line = self._orders[source].lines.pop()
-        place = max(self._orders[target].lines, default=0) + 1 + (source == target)
+        place = max(self._orders[target].lines, default=0) + 1
         self._orders[target].lines.append(place)
         query = f"UPDATE {ITEMS.sql} SET order_id = %s, line = %s WHERE order_id = %s AND line = %s"
         return Transaction((Statement(Op.UPDATE, ITEMS, query, (target, place, source, line)),))
