@@ -73,7 +73,6 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _give_up_stdout()
         return 0
     except Exception as error:  # noqa: BLE001 - the last handler: no command ends with a traceback
         return tell(error, as_json=_wants_json(arguments))
