@@ -26,7 +26,7 @@ from penstock.postgres.publication_catalog import read_publication
 from penstock.postgres.sqlstate import translating
 from penstock.postgres.trial import Trial, try_out
 
-__all__ = ["Columns", "Ensured", "ensure", "inspect", "provision", "read_publication", "require"]
+__all__ = ["Columns", "Ensured", "ensure", "inspect", "names", "provision", "read_publication", "require"]
 
 log = logging.getLogger(__name__)
 
