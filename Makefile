@@ -10,18 +10,18 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit pg lint types bench bench-capture fuzz soak docs clean
+.PHONY: help demo test unit pg spark test-spark42 lint types bench bench-capture fuzz soak docs clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
 demo: .venv/demo.stamp  ## an embedded Postgres, a small workload, its changes live (DEMO_SECONDS ends it by itself)
 	@$(BIN)/penstock demo
 
 # One after the other, so that each has the machine to itself, and each with its duration.
-test: .venv/test.stamp  ## everything: lint, types, unit, 30 s of fuzz, real servers
+test: .venv/test.stamp  ## everything: lint, types, unit, 30 s of fuzz, real servers, Spark
 	@begin=$$(date +%s); \
-	for step in lint types unit fuzz pg; do \
+	for step in lint types unit fuzz pg spark; do \
 	  from=$$(date +%s); echo "--- $$step"; \
 	  $(MAKE) --no-print-directory $$step FUZZ_SECONDS=30 || { echo "--- $$step failed after $$(($$(date +%s) - from)) s"; exit 1; }; \
 	  echo "--- $$step: $$(($$(date +%s) - from)) s"; \
@@ -33,6 +33,12 @@ unit: .venv/test.stamp  ## tests without a server
 
 pg: .venv/test.stamp  ## tests against real servers, two majors
 	@$(BIN)/python -m pytest -q tests/pg
+
+spark: .venv/test.stamp  ## tests on Spark, which brings its own Java
+	@$(BIN)/python -m pytest -q tests/spark
+
+test-spark42: .venv-spark42/test.stamp  ## the smoke tests on the oldest PySpark that is supported
+	@.venv-spark42/bin/python -m pytest -q -m smoke tests/spark
 
 lint: .venv/test.stamp  ## ruff (rules and format) and the order of the layers
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "Mend it with: ruff check --fix . && ruff format ."; exit 1; }
@@ -57,7 +63,7 @@ docs: .venv/test.stamp  ## write the generated pages and check that the docs are
 	@$(BIN)/python -m pytest -q tests/unit/test_guarantees.py tests/unit/test_docs.py
 
 clean:  ## remove what the other targets made
-	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-spark42 build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/python.stamp:
@@ -70,6 +76,13 @@ clean:  ## remove what the other targets made
 .venv/test.stamp: .venv/python.stamp pyproject.toml constraints.txt
 	@echo "--- installing the test environment into .venv"
 	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+.venv-spark42/test.stamp: .venv/python.stamp pyproject.toml constraints.txt
+	@echo "--- installing the test environment with PySpark 4.2 into .venv-spark42"
+	@$(PYTHON) -m venv .venv-spark42
+	@sed 's/^pyspark==.*/pyspark==4.2.1/' constraints.txt > .venv-spark42/constraints.txt
+	@.venv-spark42/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-spark42/constraints.txt --editable '.[test]'
 	@touch $@
 
 .venv/demo.stamp: .venv/python.stamp pyproject.toml constraints.txt
