@@ -40,20 +40,21 @@ class Failing(DataSource):
 
 class FailingReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
-        return {"lsn": 0}
+        return {"lsn": "0/0"}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        if start["lsn"] == 2:
+        n = int(start["lsn"][2:])
+        if n == 2:
             from penstock.errors import SlotMissingError
 
             raise SlotMissingError("the slot is gone", hint="Make it again.")
-        return {"lsn": start["lsn"] + 1}
+        return {"lsn": f"0/{n + 1}"}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return {"lsn": 10}
+        return {"lsn": "0/10"}
 
     def partitions(self, start: Any, end: Any) -> list[InputPartition]:
-        return [InputPartition(end["lsn"])]
+        return [InputPartition(int(end["lsn"][2:]))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
         yield (partition.value,)
@@ -83,8 +84,8 @@ def test_each_batch_and_the_end_arrive_as_plain_values(spark: SparkSession, tmp_
     assert (first.batch_id, second.batch_id) == (0, 1)
     assert second.query_id == query.id and second.run_id == query.runId and second.name == "failing"
     (source,) = second.sources
-    assert (source.start, source.end, source.latest) == ({"lsn": 1}, {"lsn": 2}, {"lsn": 10})
-    assert source.lag_bytes == second.lag_bytes == 8
+    assert (source.start, source.end, source.latest) == ({"lsn": "0/1"}, {"lsn": "0/2"}, {"lsn": "0/10"})
+    assert source.lag_bytes == second.lag_bytes == 14, "0/10 is sixteen"
     assert second.durations_ms["addBatch"] <= second.durations_ms["triggerExecution"]
     assert pickle.loads(pickle.dumps(batches)) == batches
     (end,) = ends
@@ -118,7 +119,7 @@ REPORT = {
     "id": "q", "runId": "r", "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": 3, "batchDuration": 12,
     "numInputRows": 5, "inputRowsPerSecond": 2.5, "durationMs": {"addBatch": 7},
     "sources": [
-        {"description": "ours", "endOffset": {"lsn": 7}, "latestOffset": '{"lsn": 5}', "numInputRows": 5},
+        {"description": "ours", "endOffset": {"lsn": "0/7"}, "latestOffset": '{"lsn": "0/5"}', "numInputRows": 5},
         {"description": "plain", "startOffset": 1, "endOffset": "two", "latestOffset": None, "numInputRows": 0},
     ],
 }  # fmt: skip
@@ -129,7 +130,7 @@ def test_a_report_with_gaps_and_foreign_offsets_is_read() -> None:
     assert progress == Progress(
         "q", "r", None, "2026-01-01T00:00:00.000Z", 3, 5, 2.5, 0.0, 12, {"addBatch": 7},
         (
-            SourceProgress("ours", None, {"lsn": 7}, {"lsn": 5}, 5, 0.0, 0.0),
+            SourceProgress("ours", None, {"lsn": "0/7"}, {"lsn": "0/5"}, 5, 0.0, 0.0),
             SourceProgress("plain", {"value": 1}, {"value": "two"}, None, 0, 0.0, 0.0),
         ),
     )  # fmt: skip

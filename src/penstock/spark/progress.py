@@ -24,6 +24,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from penstock.errors import ConfigError
+from penstock.model import Lsn
+
 _log = logging.getLogger(__name__)
 
 Offset = Mapping[str, Any]
@@ -149,9 +152,11 @@ def _offset(found: Any) -> Offset | None:
     return {"value": found}
 
 
-def _lsn(offset: Offset | None) -> int | None:
-    found = (offset or {}).get("lsn")
-    return found if isinstance(found, int) else None
+def _lsn(offset: Offset | None) -> Lsn | None:
+    try:
+        return Lsn.parse(str((offset or {}).get("lsn")))
+    except ConfigError:  # another source's, or none
+        return None
 
 
 def _rate(found: Mapping[str, Any], name: str) -> float:
