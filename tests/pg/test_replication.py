@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -204,6 +205,21 @@ def test_an_ended_walsender_is_passing_trouble_and_what_came_before_is_had(publi
         assert kinds(receive(duplex))[-1] == "Commit"
         with pytest.raises(UnavailableError):
             replication.recv(duplex, 10)
+
+
+def test_a_server_shuts_down_while_somebody_only_receives(published: Published) -> None:
+    """E32: the server asks whether all has arrived; the answer says so, though nothing was ever reported as durable."""
+    with streaming(published) as duplex:
+        published.insert(1)
+        receive(duplex)
+        halting = threading.Thread(target=published.database.server.halt)
+        halting.start()
+        with suppress(UnavailableError):
+            while not duplex.ended:
+                replication.recv(duplex, 10)
+        halting.join(5)
+        assert not halting.is_alive()
+    published.database.server.start()
 
 
 def test_an_error_of_the_server_keeps_its_sqlstate(published16: Published) -> None:

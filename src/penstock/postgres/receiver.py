@@ -45,6 +45,8 @@ _PROGRESS_S = 0.2
 # until the next commit, or until it hears from us. So it does: soon after each progress, and every second.
 _NUDGE_S = 0.02
 _LONGEST_STATUS_S = 1.0
+# How long a server that shuts down is made to wait for the consumer.
+_SHUTDOWN_S = 1.0
 # What the server takes unless it is configured otherwise; it stands for "never" too.
 _USUAL_SENDER_TIMEOUT_S = 60.0
 # A stream that stood this long was no failed attempt.
@@ -81,12 +83,15 @@ class Receiver:
         self._connected = False
         self._received = config.start_lsn  # everything up to here was received whole, in this run or before it
         self._reached = config.start_lsn
+        self._needed = Lsn.ZERO  # so far it has to be received, however much is waiting
+        self._opened_at = Lsn.ZERO
         self._seen = Lsn.ZERO
-        self._reported = Lsn.ZERO
+        self._reported = self._told = Lsn.ZERO  # as durable, and as received
         self._sender_timeout_s = _USUAL_SENDER_TIMEOUT_S
         self._reported_at = 0.0
         self._nudge_at = math.inf
-        self._heard = 0.0  # when the server last sent something
+        self._asked_since = 0.0
+        self._heard = time.monotonic()  # when the server last sent something
         self._attempts = 0  # to open a stream, since one got anywhere
         self._silences = 0  # streams given up for silence, since one got anywhere
         self._thread = threading.Thread(target=self._run, name=f"penstock-receive-{config.slot}", daemon=True)
@@ -125,17 +130,36 @@ class Receiver:
                 self._changed.notify_all()
             return taken
 
-    def waiting(self, reach: Lsn, timeout_s: float) -> list[Transaction]:
+    def newer(self, than: Lsn, timeout_s: float, upto: Lsn = Lsn.MAX) -> list[Transaction]:
         """Complete transactions, oldest first, which stay until they are released.
 
-        Waits until one ends at `reach` or later, or until it is certain that none does.
+        Waits for one that ends behind `than`, or until everything up to `upto` has been received.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.reached >= reach or self._error or self._stop.is_set(), timeout_s)
+            self._changed.wait_for(lambda: self._has(than) or self._reached >= upto or self._ended, timeout_s)
             failpoints.passing("deliver")
-            if self._error and self.reached < reach:
+            if self._error and not self._has(than):
                 raise self._error
             return list(self._ready)
+
+    def upto(self, reach: Lsn, timeout_s: float) -> list[Transaction]:
+        """The same, waiting until everything up to `reach` has been received: it is, however full the buffer is."""
+        with self._changed:
+            if reach > self._needed:
+                self._needed = reach
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._reached >= reach or self._ended, timeout_s)
+            failpoints.passing("deliver")
+            if self._error and self._reached < reach:
+                raise self._error
+            return list(self._ready)
+
+    def _has(self, than: Lsn) -> bool:
+        return bool(self._ready) and self._ready[-1].end_lsn > than
+
+    @property
+    def _ended(self) -> bool:
+        return self._error is not None or self._stop.is_set()
 
     def release(self, upto: Lsn) -> None:
         """Forget the transactions that end at `upto` or before."""
@@ -157,6 +181,19 @@ class Receiver:
     def origin(self) -> Origin | None:
         """The server that is read, once it is known."""
         return self._origin
+
+    def opened(self, timeout_s: float) -> Lsn:
+        """Where the slot stood when it was first opened, waiting for that; zero when the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._opened_at or self._ended, timeout_s)
+            if self._error and not self._opened_at:
+                raise self._error
+            return self._opened_at
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has come from the server."""
+        return time.monotonic() - self._heard
 
     def close(self, patience_s: float | None = None) -> None:
         """Report what is confirmed, end the stream and the thread. Any thread, any number of times."""
@@ -181,7 +218,7 @@ class Receiver:
 
     @property
     def _full(self) -> bool:
-        return self._ready_bytes >= self._config.buffer_bytes
+        return self._ready_bytes >= self._config.buffer_bytes and self._reached >= self._needed
 
     def _run(self) -> None:
         try:
@@ -213,8 +250,9 @@ class Receiver:
                 held_since = time.monotonic()
                 try:
                     self._receive(duplex)
-                finally:
                     duplex.close()
+                finally:
+                    duplex.close(0.0)  # in case of trouble, without a word
                     if time.monotonic() - held_since > _STOOD_S:
                         self._attempts = 0
             except SlotActiveError as error:
@@ -255,7 +293,7 @@ class Receiver:
             raise
         if self._connected:
             log.info("slot %s is streaming again from %s", self._config.slot, held)
-        self._connected, self._reported, self._reported_at = True, Lsn.ZERO, 0.0
+        self._connected, self._reported, self._told, self._reported_at = True, Lsn.ZERO, Lsn.ZERO, 0.0
         return duplex
 
     def _check_server(self, client: Client, held: Lsn) -> None:
@@ -281,7 +319,11 @@ class Receiver:
             slot.verify(found, client.system.database)
         if found.wal_status == "unreserved":
             log.warning("slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size", config.slot)
-        self._watermark.reach(found.confirmed_flush_lsn or Lsn.ZERO)
+        confirmed = found.confirmed_flush_lsn or Lsn.ZERO
+        with self._changed:
+            self._opened_at = self._opened_at or confirmed
+            self._changed.notify_all()
+        self._watermark.reach(confirmed)
 
     def _create_slot(self, client: Client) -> slot.SlotInfo:
         config = self._config
@@ -350,13 +392,25 @@ class Receiver:
                     self._watermark.reach(event.wal_end)
                     reached = event.wal_end
                 if event.reply:
-                    self._report(duplex)
+                    self._answer(duplex, event.wal_end)
         finally:  # what was received counts, also where what follows it cannot be understood or answered
             with self._changed:
                 self._reached = max(self._reached, reached, self._received)
                 self._ready.extend(complete)
                 self._ready_bytes += sum(transaction.size for transaction in complete)
                 self._changed.notify_all()
+
+    def _answer(self, duplex: Duplex, wal_end: Lsn) -> None:
+        """Answer at once. Asked for the same again and again, the server shuts down and waits until all is confirmed.
+
+        The consumer has a moment to do so; then the server is let go. It would wait for ever, and the slot stays.
+        """
+        now = time.monotonic()
+        if self._told < wal_end or now - self._reported_at > self._sender_timeout_s / 6:
+            self._asked_since = now
+        elif now - self._asked_since > _SHUTDOWN_S:
+            raise UnavailableError("the server shuts down, and not all that it sent is confirmed")
+        self._report(duplex)
 
     def _take_note(self, transaction: Transaction, complete: list[Transaction]) -> None:
         if transaction.end_lsn <= self._received:
@@ -395,7 +449,8 @@ class Receiver:
     def _report(self, duplex: Duplex) -> None:
         durable, now = self._watermark.durable, time.monotonic()
         silent = now - self._heard > self._sender_timeout_s / 3
-        duplex.send_status(durable, max(self._seen, durable), reply=silent and not self._full)
+        self._told = max(self._seen, durable)
+        duplex.send_status(durable, self._told, reply=silent and not self._full)
         self._reported, self._reported_at, self._nudge_at = durable, now, math.inf
 
 

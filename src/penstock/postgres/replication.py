@@ -312,6 +312,7 @@ def recv(duplex: Duplex, timeout_s: float | None = None) -> ReplicationEvent | N
 
 def _event(duplex: Duplex, frame: bytes) -> ReplicationEvent | None:
     if frame[:1] == b"k":
+        duplex.received = max(duplex.received, Lsn(int.from_bytes(frame[1:9], "big")))
         if frame[17]:
             send_status_update(duplex, Lsn.ZERO)
         return None
