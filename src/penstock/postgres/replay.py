@@ -77,11 +77,18 @@ class Replay:
         if cut.rows is None:
             self._held.put(cut.lsn)
 
+    def opening(self, wait_s: float) -> Cut:
+        """Where the slot stood when it was first opened: a start that can be written down. The zero cut: not yet."""
+        return Cut(self._receiver.opened(wait_s))
+
     def latest(
         self, start: Cut, max_rows: int | None, max_bytes: int | None, wait_s: float, upto: Lsn = Lsn.MAX
     ) -> Cut:
-        """The furthest cut within the limits, waiting for a change if there is none; `start` where none came."""
-        ready = self._receiver.waiting(Lsn(start.whole + 1), wait_s)
+        """The furthest cut within the limits, waiting for a change if there is none; `start` where none came.
+
+        With `upto`, what was committed behind that is left for later, and nothing is waited for once it is reached.
+        """
+        ready = self._receiver.newer(start.whole, wait_s, upto)
         found = _fit(start, [t for t in ready if t.end_lsn <= upto], max_rows, max_bytes)
         if found != start:
             self._moved_at = time.monotonic()
@@ -95,22 +102,29 @@ class Replay:
         idle_s = time.monotonic() - self._moved_at
         if reached - start.lsn < IDLE_BYTES and idle_s < IDLE_S:
             return start
-        if self._receiver.waiting(Lsn.ZERO, 0):  # a change came meanwhile: next time
-            return start
+        if any(transaction.end_lsn > start.lsn for transaction in self._receiver.newer(start.lsn, 0)):
+            return start  # a change came meanwhile: next time
         self._moved_at = time.monotonic()
         return Cut(reached)
 
-    def between(self, start: Cut, end: Cut, wait_s: float) -> list[Span]:
-        """The rows after `start` up to `end`, waiting until all of them have been received."""
-        deadline = time.monotonic() + wait_s
-        while self.reached < end.lsn and time.monotonic() < deadline:
-            self._receiver.waiting(end.lsn, 1.0)
-        if self.reached < end.lsn:
-            raise UnavailableError(
-                f"the changes up to {end.lsn} have not come again within {wait_s:.0f} s; {self.reached} is reached",
-                hint="The server may be busy or unreachable; the next attempt asks for them again.",
-            )
-        return list(_spans(start, end, self._receiver.waiting(Lsn.ZERO, 0)))
+    def between(
+        self, start: Cut, end: Cut, patience_s: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[Span]:
+        """The rows after `start` up to `end`, waiting until all of them have been received.
+
+        As long as the server sends anything it is waited for: a large transaction takes its time. `meanwhile` is
+        called about once a second.
+        """
+        while self.reached < end.lsn:
+            self._receiver.upto(end.lsn, 1.0)
+            meanwhile()
+            if self.reached < end.lsn and self._receiver.silent_s > patience_s:
+                raise UnavailableError(
+                    f"the changes up to {end.lsn} have not come again: {self.reached} is reached, and the server has "
+                    f"been silent for {patience_s:.0f} s",
+                    hint="It may be busy or unreachable; the next attempt asks for them again.",
+                )
+        return list(_spans(start, end, self._receiver.upto(end.lsn, 0)))
 
     def close(self) -> None:
         """End the stream."""
