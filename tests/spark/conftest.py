@@ -1,0 +1,67 @@
+"""What tests on Spark share: a table's slot that is free and gone when the test ends, and options that name it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.databases import Database
+from tests.fixtures.spark import Engine
+from tests.fixtures.waiting import wait_until
+
+_numbers = itertools.count(1)
+
+
+class Source:
+    """A database, and the name of a slot in it that no other test uses; the source makes the slot itself."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.execute = database.execute
+        self.slot = f"spark_{next(_numbers)}"
+
+    def options(self, **more: Any) -> dict[str, str]:
+        """The options of a stream; `more` goes before ours."""
+        return {"url": self.database.url, "slot": self.slot, **{name: str(value) for name, value in more.items()}}
+
+    def await_slot(self, slot: str | None = None) -> None:
+        """Wait until the reader streams: what is committed from now on is sent to it at once."""
+        query = (
+            "SELECT FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
+            " WHERE slot_name = %s AND state = 'streaming'"
+        )
+        wait_until(lambda: self.execute(query, slot or self.slot), 60, "the reader to stream")
+
+    def close(self) -> None:
+        """Drop every slot of the database, once its reader has let go of it."""
+        held = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND active"
+        wait_until(lambda: not self.execute(held), what="the slots to be free")
+        self.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE database = current_database() AND NOT temporary"
+        )
+
+
+@pytest.fixture
+def source18(db18: Database, engine: Engine) -> Iterator[Source]:
+    """A database on Postgres 18 to stream from; queries left running are stopped, and fail the test."""
+    source = Source(db18)
+    yield source
+    left = engine.clear()
+    source.close()
+    if left:
+        pytest.fail(f"left behind: {', '.join(left)}", pytrace=False)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """The temporary folder of a program that a test runs: its processes may be the last to leave it."""
+    folder = Path(tempfile.mkdtemp(prefix="s-"))  # a short name: sockets lie below
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
