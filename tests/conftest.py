@@ -11,5 +11,6 @@ pytest_plugins = [
     "tests.fixtures.tls",
     "tests.fixtures.captures",
     "tests.fixtures.proxies",
+    "tests.fixtures.standbys",
     "tests.fixtures.commands",
 ]
