@@ -83,6 +83,11 @@ class Relation:
     columns: tuple[Column, ...]
     xid: int | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        return [column.name for column in self.columns]
+
 
 @dataclass(frozen=True, slots=True)
 class Type:

@@ -116,7 +116,7 @@ def _table_batch(origins: Origins, rows: TableRows, shape: RowShape, key: Sequen
         straight = len(values) == len(layout.source) and not len(rows.old.values[i])
         columns.append(values if straight else values.take(pa.array(layout.source)))
         missing[:, i] = absent if straight else absent[layout.source]
-    added = _added(origins, rows.at[layout.at], layout.kind, _names(missing, rows.relation))
+    added = _added(origins, rows.at[layout.at], layout.kind, missing_names(missing, rows.relation.names))
     return TableBatch(rows.relation, pa.record_batch([*columns, *added], schema=schema))
 
 
@@ -178,10 +178,11 @@ def _typed(rows: TableRows, tuples: Tuples, i: int, shape: RowShape) -> tuple[pa
     return typed.values, absent
 
 
-def _names(missing: np.ndarray[tuple[int, int], np.dtype[np.bool_]], relation: Relation) -> pa.Array[Any]:
+def missing_names(missing: np.ndarray[tuple[int, int], np.dtype[np.bool_]], columns: Sequence[str]) -> pa.Array[Any]:
+    """The names of the columns that are missing, row by row."""
     offsets = np.zeros(len(missing) + 1, np.int32)
     np.cumsum(missing.sum(axis=1), out=offsets[1:])
-    names = pa.array([column.name for column in relation.columns], pa.string())
+    names = pa.array(columns, pa.string())
     return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(missing)[1])))
 
 
@@ -199,6 +200,6 @@ def _added(origins: Origins, at: Ints, kind: Ints, missing: pa.Array[Any]) -> li
 def _truncated(origins: Origins, at: int, relation: Relation) -> TableBatch:
     schema = schema_of(relation)
     nothing = [pa.nulls(1, schema.field(i).type) for i in range(len(relation.columns))]
-    missing = _names(np.ones((1, len(relation.columns)), np.bool_), relation)
+    missing = missing_names(np.ones((1, len(relation.columns)), np.bool_), relation.names)
     added = _added(origins, np.array([at]), np.array([_TRUNCATE]), missing)
     return TableBatch(relation, pa.record_batch([*nothing, *added], schema=schema))

@@ -30,7 +30,7 @@ from penstock.errors import (
     UnavailableError,
     WalLevelError,
 )
-from penstock.model import Lsn, literal
+from penstock.model import Lsn, literal, quote
 from penstock.postgres.connection import translate, translating
 from penstock.postgres.refusal import allow_replication
 
@@ -176,6 +176,24 @@ def create(
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)
     return Lsn.parse((result.get_value(0, 0) or b"0/0").decode())
+
+
+def create_exporting(
+    connection: Connection, name: str, *, failover: bool = False, on_wait: Callable[[], None] | None = None
+) -> tuple[Lsn, str]:
+    """Create a slot over a replication connection; its consistent point, and the name of the snapshot of that moment.
+
+    The snapshot can be adopted until `connection` runs its next command or ends.
+    """
+    version = connection.info.server_version
+    words = ["SNAPSHOT 'export'", *(["FAILOVER"] if failover else [])]
+    options = f"({', '.join(words)})" if version >= 150000 else "EXPORT_SNAPSHOT"
+    statement = f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL {_PLUGIN} {options}"
+    result = _patiently(connection.pgconn, statement, threading.Event(), on_wait)
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise _refused(connection, f"creating slot {name}", name, result)
+    lsn, snapshot = ((result.get_value(0, column) or b"").decode() for column in (1, 2))
+    return Lsn.parse(lsn), snapshot
 
 
 def _patiently(
