@@ -189,7 +189,7 @@ def create_exporting(
     words = ["SNAPSHOT 'export'", *(["FAILOVER"] if failover else [])]
     options = f"({', '.join(words)})" if version >= 150000 else "EXPORT_SNAPSHOT"
     statement = f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL {_PLUGIN} {options}"
-    result = _patiently(connection.pgconn, statement, threading.Event(), on_wait)
+    result = _patiently(connection, statement, threading.Event(), on_wait)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)
     lsn, snapshot = ((result.get_value(0, column) or b"").decode() for column in (1, 2))
