@@ -59,6 +59,18 @@ class Block:
         xids: Ints = _u32(np.frombuffer(self.data, np.uint8))[self.starts + 1].astype(np.int64)
         return xids
 
+    def oids(self) -> npt.NDArray[np.uint32]:
+        """The relation of each message, by its oid; every message must be long enough to name it."""
+        return _u32(np.frombuffer(self.data, np.uint8))[self.starts + (5 if self.streamed else 1)]
+
+    def described(self) -> list[Relation]:
+        """The relations that its messages belong to, as far as they were described."""
+        long = self.lengths > (9 if self.streamed else 5)
+        oids = self.oids() if long.all() else self.kept(long).oids()
+        one = len(oids) and (oids == oids[0]).all()
+        found = [self.relations.get(int(oid)) for oid in (oids[:1] if one else np.unique(oids))]
+        return [relation for relation in found if relation is not None]
+
     def kept(self, keep: Mask) -> Block:
         """The block without the messages that are not to be kept."""
         return replace(self, starts=self.starts[keep], lengths=self.lengths[keep])
@@ -139,7 +151,7 @@ def split(block: Block, wanted: Callable[[Relation], Sequence[int]]) -> list[Tab
     head = 9 if block.streamed else 5
     if int(block.lengths.min()) <= head:
         raise _refusal(block, block.lengths <= head)
-    oids = _u32(data)[starts + head - 4]
+    oids = block.oids()
     first = int(oids[0])
     if (oids == first).all():
         groups = [(first, np.arange(len(starts)))]

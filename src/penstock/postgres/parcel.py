@@ -47,7 +47,7 @@ def pack(piece: Piece) -> bytes:
         offsets = np.concatenate([[0], np.cumsum(rows.lengths)])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.packed())]
         messages = pa.Array.from_buffers(pa.large_binary(), len(rows), buffers)
-        relations = list(rows.relations.values())
+        relations = rows.described()
     about = {
         "format": _FORMAT,
         "kind": "truncated" if isinstance(rows, Truncated) else "streamed" if rows.streamed else "rows",

@@ -1,9 +1,9 @@
 """How a query's reader is doing, for other processes on the same machine.
 
 Spark has no place for a source's own figures, so each reader keeps a small file with its position, how far it has
-received, and when it last said so. Guarantees: files are the user's alone (0600 in a 0700 folder), hold no secret and
-no row value, appear whole or not at all, and are gone when the reader ends; one left by a killed reader is told by its
-process and removed by whoever looks.
+received, and when it last said so: every second, also while Spark or a sink takes its time. Guarantees: files are the
+user's alone (0600 in a 0700 folder), hold no secret and no row value, appear whole or not at all, and are gone when
+the reader ends; one left by a killed reader is told by its process and removed by whoever looks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,34 +49,48 @@ class Progress(Protocol):
 
 
 def folder() -> Path:
-    """Where the reports of this user are."""
-    place = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
-    place.mkdir(mode=0o700, exist_ok=True)
-    if place.stat().st_uid != os.getuid():
-        raise PermissionError(f"{place} belongs to somebody else")
-    return place
+    """Where the reports of this user are, if there are any."""
+    return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether the folder is there and nobody else could have put anything into it."""
+    try:
+        found = place.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 class Report:
     """The file of one reader; a folder that cannot be written costs the report, not the stream."""
 
-    def __init__(self, slot: str, server: str) -> None:
+    def __init__(self, slot: str, server: str, progress: Progress) -> None:
         self._slot = slot
         self._server = server
+        self._progress = progress
         name = hashlib.sha256(f"{server} {slot}".encode()).hexdigest()[:16]
         self._name = f"reader-{name}-{os.getpid()}.json"
-        self._written_at = float("-inf")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-health-{slot}", daemon=True)
+        self._thread.start()
 
-    def write(self, progress: Progress) -> None:
-        """Say where the reader stands, at most once a second."""
-        if time.monotonic() - self._written_at < _EVERY_S:
-            return
-        self._written_at = time.monotonic()
-        done, received = progress.acknowledged, progress.reached
+    def _run(self) -> None:
+        while True:
+            self._write()
+            if self._stop.wait(_EVERY_S):
+                return
+
+    def _write(self) -> None:
+        done, received = self._progress.acknowledged, self._progress.reached
         lag = max(received - done, 0) if done else 0
         report = ReaderHealth(self._slot, self._server, os.getpid(), str(done), str(received), lag, time.time())
         try:
-            target = folder() / self._name
+            place = folder()
+            place.mkdir(mode=0o700, exist_ok=True)
+            if not _is_ours(place):
+                return
+            target = place / self._name
             fresh = target.with_suffix(".new")
             with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 json.dump(asdict(report), file)
@@ -82,20 +98,23 @@ class Report:
         except OSError:
             pass
 
-    def remove(self) -> None:
-        """The reader ends."""
-        try:
-            place = folder()
+    def close(self) -> None:
+        """The reader ends, and its file with it."""
+        self._stop.set()
+        self._thread.join()
+        place = folder()
+        if _is_ours(place):
             (place / self._name).unlink(missing_ok=True)
-            place.rmdir()  # the last one leaves nothing
-        except OSError:
-            pass
+            _remove_if_empty(place)
 
 
 def readers() -> list[ReaderHealth]:
     """The readers of this user that run on this machine."""
+    place = folder()
+    if not _is_ours(place):
+        return []
     found = []
-    for path in sorted(folder().glob("reader-*.json")):
+    for path in sorted(place.glob("reader-*.json")):
         try:
             report = ReaderHealth(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -104,7 +123,16 @@ def readers() -> list[ReaderHealth]:
             found.append(report)
         else:
             path.unlink(missing_ok=True)
+            path.with_suffix(".new").unlink(missing_ok=True)
+    _remove_if_empty(place)
     return found
+
+
+def _remove_if_empty(place: Path) -> None:
+    try:
+        place.rmdir()
+    except OSError:
+        pass  # there are others
 
 
 def _runs(pid: int) -> bool:

@@ -1,8 +1,9 @@
 """Spark's offsets: a cut in the stream as JSON, with what is needed to know it again.
 
-An offset names its format, the server's system identifier, the slot and the place: the LSN, and how many rows of the
-transaction that ends there (-1: all of it). Guarantees: the text of an offset is the same for the same place, because
-Spark compares texts; an offset of another server, of another slot or of a newer format is refused in one sentence.
+An offset names its format, the server's system identifier and timeline, the slot and the place: the LSN, and how many
+rows of the transaction that ends there (-1: all of it). Guarantees: the text of an offset is the same for the same
+place, because Spark compares texts; an offset of another server, of another slot or of a newer format is refused in
+one sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ INITIAL: dict[str, Any] = {"format": _FORMAT, "lsn": "0/0", "rows": _ALL}
 def to_offset(cut: Cut, origin: Origin, slot: str) -> dict[str, Any]:
     """A cut as an offset."""
     rows = _ALL if cut.rows is None else cut.rows
-    return {"format": _FORMAT, "system": origin.system_id, "slot": slot, "lsn": str(cut.lsn), "rows": rows}
+    server = {"system": origin.system_id, "timeline": origin.timeline}
+    return {"format": _FORMAT, **server, "slot": slot, "lsn": str(cut.lsn), "rows": rows}
 
 
 def to_cut(offset: dict[str, Any], slot: str) -> tuple[Cut, Origin | None]:
@@ -43,4 +45,4 @@ def to_cut(offset: dict[str, Any], slot: str) -> tuple[Cut, Origin | None]:
             f"the checkpoint belongs to slot {offset['slot']}, but the query reads slot {slot}",
             hint="Set slot back, or start with a new checkpoint.",
         )
-    return cut, Origin(offset["system"])
+    return cut, Origin(offset["system"], offset.get("timeline"))

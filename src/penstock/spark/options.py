@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,7 @@ OPTIONS: tuple[Option, ...] = (
 _ALIASES = {"dbtable": "table"}
 _NAMES = {option.name.lower(): option for option in OPTIONS}
 _TRUTH = {"true": True, "false": False}
+_BETWEEN_COMMAS = re.compile(r'(?:"(?:[^"]|"")*"|[^,"])+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ class SourceOptions:
                 "columns, where, numPartitions and partitionColumn belong to a batch read, not to a stream",
                 hint="Filter and select on the stream's DataFrame instead.",
             )
+        if self.spool_shared and not self.spool_dir:
+            raise ConfigError("spoolShared needs spoolDir: the folder that every node reaches")
         if self.starting_position == "snapshot" and (self.mode != "rows" or self.many):
             raise ConfigError("startingPosition snapshot works for one table in mode rows")
         return self
@@ -229,7 +233,8 @@ class _Given:
         return tuple(part.strip() for part in self._values.get(name, "").split(",") if part.strip())
 
     def tables(self) -> tuple[QualifiedTable, ...]:
-        listed = [self._values["table"]] if "table" in self._values else list(self.names("tables"))
+        several = _BETWEEN_COMMAS.findall(self._values.get("tables", ""))
+        listed = [self._values["table"]] if "table" in self._values else [one for one in several if one.strip()]
         if not listed:
             raise ConfigError("no table is given", hint='Add .option("table", "schema.name"), or "tables" for several.')
         return tuple(dict.fromkeys(QualifiedTable.parse(one) for one in listed))

@@ -6,24 +6,21 @@ Guarantee: a batch of a stream and one of a snapshot hold the same values for th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as spark
-from pyspark.sql.variant_utils import VariantUtils
 
+from penstock.errors import OperatorError
 from penstock.postgres.rows import ADDED
 from penstock.postgres.values import arrow_type
+from penstock.spark.variant import to_variant
 
 JSON_OIDS = frozenset({114, 3802})
 ADDED_NAMES = frozenset(ADDED.names)
-_VARIANT = pa.struct(
-    [
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
-    ]
-)
 MISSING = pa.list_(pa.field("element", pa.string(), nullable=False))
 _SIMPLE: dict[pa.DataType, spark.DataType] = {
     pa.bool_(): spark.BooleanType(),
@@ -110,25 +107,38 @@ def changes_type(columns: Iterable[TypedColumn], json_columns: str) -> spark.Str
     return spark.StructType([*table_type(columns, json_columns).fields, *added])
 
 
-def to_spark(batch: pa.RecordBatch, columns: Sequence[TypedColumn], json_columns: str) -> pa.RecordBatch:
-    """A batch of ours in the form that Spark takes."""
+def to_spark(
+    batch: pa.RecordBatch, columns: Sequence[TypedColumn], json_columns: str, unrepresentable: str = "error"
+) -> pa.RecordBatch:
+    """A batch of ours in the form that Spark takes.
+
+    JSON that VARIANT cannot hold is an error, or null and named in `_missing`, where the batch has that column.
+    """
     variants = {c.name for c in columns if c.type_oid in JSON_OIDS and json_columns == "variant"}
-    arrays, fields = [], []
+    arrays, fields, missing = [], [], {}
     for field, array in zip(batch.schema, batch.columns, strict=True):
         if field.name in variants:
-            array = to_variant(array)
+            array, bad = to_variant(array)
+            if bad is not None:
+                missing[field.name] = bad
         elif field.name == "_missing" and pa.types.is_list(field.type):
             array = array.cast(MISSING)
         arrays.append(array)
         fields.append(pa.field(field.name, array.type, field.nullable))
+    if missing and unrepresentable == "error":
+        raise OperatorError(
+            f"column {next(iter(missing))} holds JSON that VARIANT cannot (a number beyond a double, half a surrogate "
+            "pair, deep nesting, more than 16 MB)",
+            hint="Set jsonColumns to string for its exact text, or unrepresentable to null: such values become null.",
+        )
+    if missing and "_missing" in batch.schema.names:
+        at = batch.schema.names.index("_missing")
+        arrays[at] = name_missing(arrays[at], missing)
     return pa.record_batch(arrays, schema=pa.schema(fields))
 
 
-def to_variant(texts: pa.Array[Any]) -> pa.Array[Any]:
-    """JSON texts as VARIANT values; null stays null."""
-    parsed = [None if text is None else VariantUtils.parse_json(text) for text in texts.to_pylist()]
-    nothing = (b"", b"")
-    values, metadata = zip(*(one or nothing for one in parsed), strict=True) if parsed else ((), ())
-    null = pa.array([one is None for one in parsed], pa.bool_())
-    arrays = [pa.array(values, pa.binary()), pa.array(metadata, pa.binary())]
-    return pa.StructArray.from_arrays(arrays, fields=list(_VARIANT), mask=null)
+def name_missing(missing: pa.Array[Any], names: Mapping[str, npt.NDArray[np.bool_]]) -> pa.Array[Any]:
+    """`_missing` with more names, each in the rows where it is marked."""
+    marked = [(name, where.tolist()) for name, where in names.items()]
+    rows = enumerate(missing.to_pylist())
+    return pa.array([[*row, *(name for name, where in marked if where[at])] for at, row in rows], MISSING)

@@ -1,0 +1,155 @@
+"""A connected reader of a query: the stream, the tables, and files that are on their way to the tasks.
+
+Guarantees: it connects only where the offsets still fit the server and the slot: the slot is there, stands at or
+before the start, and belongs to the system that the offsets name. Otherwise it is a clear stop, or, with
+`failOnDataLoss` false, a warning, and the query goes on behind what is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+
+from pyspark.sql import types as spark
+
+from penstock.errors import ConfigError, PositionError, SlotLostError, SlotMissingError, UnavailableError
+from penstock.model import Lsn, Origin, ReplicationConfig
+from penstock.postgres import changes, publication, slot
+from penstock.postgres.capture import WalChangeCapture
+from penstock.postgres.changes import Piece
+from penstock.postgres.connection import open_sql
+from penstock.postgres.replay import Cut, Replay
+from penstock.postgres.transactions import Truncated
+from penstock.spark import health
+from penstock.spark.options import SourceOptions
+from penstock.spark.tables import ReadPlan, TableWatch
+
+log = logging.getLogger(__name__)
+
+# How long a restarted query bears a silent server while a planned batch is to come again.
+_SILENCE_S = 300.0
+# What one task decodes.
+_PIECE_ROWS = 131_072
+_PIECE_BYTES = 8 << 20
+
+
+class Live:
+    """One run of a query's reader. `start` is where Spark's log stands; `origin` the server that it belongs to."""
+
+    def __init__(self, options: SourceOptions, schema: spark.StructType, start: Cut, origin: Origin | None) -> None:
+        self._options = options
+        self._settings = options.settings()
+        self._floor = start.whole  # the slot may stand here, and not beyond
+        self._resumed = origin is not None
+        if options.temporary_slot and self._resumed:
+            raise ConfigError(
+                "a temporary slot cannot serve a checkpoint that has offsets: it ended with the last run",
+                hint="Use a lasting slot, or a new checkpoint.",
+            )
+        self._check_loss()
+        config = ReplicationConfig(
+            options.slot,
+            options.publication,
+            start_lsn=start.lsn if start.rows is None and self._resumed else Lsn.ZERO,
+            origin=origin if self._resumed else None,
+            temporary_slot=options.temporary_slot,
+            failover=options.failover,
+            buffer_bytes=options.spool_max_bytes,
+            spill_dir=options.spool_dir,
+        )
+        capture = WalChangeCapture(config, self._settings)
+        capture.with_publication_management(set(options.tables), options.manage_publication).require_coverage()
+        self._tables = TableWatch(self._settings, options, schema)
+        self._files: list[str] = []
+        self.replay = Replay(self._settings, config, self._check_slot)
+        self._report = health.Report(options.slot, self._settings.describe(), self.replay)
+
+    @property
+    def origin(self) -> Origin:
+        """The server that is read."""
+        origin = self.replay.origin
+        if origin is None:
+            raise UnavailableError("the server is not known yet")
+        return origin
+
+    @property
+    def plan(self) -> ReadPlan:
+        """What the tasks know of the tables."""
+        return self._tables.plan
+
+    def _check_loss(self) -> None:
+        """Stop where changes are gone for good, unless `failOnDataLoss` says to go on behind them."""
+        try:
+            self._check_slot()
+        except (SlotMissingError, SlotLostError, PositionError) as error:
+            if self._options.fail_on_data_loss:
+                raise
+            log.warning("changes are lost, and failOnDataLoss is false: %s", error.message)
+            self._resumed = False
+            if isinstance(error, SlotLostError):
+                with open_sql(self._settings) as connection:
+                    slot.drop(connection, self._options.slot)
+
+    def _check_slot(self) -> None:
+        """Before a slot is made or read: the publication is there, and the slot still holds what the offsets need."""
+        options = self._options
+        with open_sql(self._settings) as connection:
+            found = slot.inspect(connection, options.slot)
+            if found:
+                publication.require(connection, options.publication, options.slot, options.tables)
+        if not self._resumed:
+            return
+        if found is None:
+            raise SlotMissingError(
+                f"slot {options.slot} is gone, but the checkpoint has read up to {self._floor} of it",
+                hint="Changes made since then are lost for this query. Start with a new checkpoint and a snapshot, or "
+                "set failOnDataLoss to false to go on without them.",
+            )
+        slot.verify(found, self._settings.database)
+        confirmed = found.confirmed_flush_lsn or Lsn.ZERO
+        if confirmed > self._floor:
+            raise PositionError(
+                f"slot {options.slot} stands at {confirmed}, past the checkpoint's {self._floor}: somebody else "
+                "consumed it",
+                hint="One slot serves one query. Start with a new slot, a new checkpoint and a snapshot, or set "
+                "failOnDataLoss to false to go on without what is gone.",
+            )
+
+    def acknowledge(self, cut: Cut) -> None:
+        """What Spark has logged as done may go: from the slot, from the spool, from the disk."""
+        self._floor = max(self._floor, cut.whole)
+        self.replay.acknowledge(cut)
+        self._drop_files()
+
+    def pieces(self, start: Cut, end: Cut, meanwhile: Callable[[], None]) -> Iterator[Piece]:
+        """The changes after `start` up to `end`, cut for the tasks; their tables are known when they are handed out."""
+        spans = self.replay.between(start, end, _SILENCE_S, meanwhile)
+        for piece in changes.cut(spans, _PIECE_ROWS, _PIECE_BYTES):
+            rows = piece.rows
+            self._tables.meet(rows.relations if isinstance(rows, Truncated) else rows.described())
+            yield piece
+
+    def keep(self, content: bytes) -> str:
+        """A file with the content, for the tasks of the batch being planned."""
+        folder = self._options.spool_dir
+        with tempfile.NamedTemporaryFile(prefix="penstock-", suffix=".batch", dir=folder, delete=False) as file:
+            file.write(content)
+        self._files.append(file.name)
+        return file.name
+
+    def _drop_files(self) -> None:
+        """Remove the files of batches that are done."""
+        for path in self._files:
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+        self._files.clear()
+
+    def close(self) -> None:
+        """End the stream and remove what is on its way."""
+        self._drop_files()
+        self._report.close()
+        self.replay.close()
