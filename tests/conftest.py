@@ -12,5 +12,6 @@ pytest_plugins = [
     "tests.fixtures.captures",
     "tests.fixtures.proxies",
     "tests.fixtures.standbys",
+    "tests.fixtures.consumers",
     "tests.fixtures.commands",
 ]
