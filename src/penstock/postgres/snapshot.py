@@ -1,26 +1,131 @@
-"""What tables hold now, read once and consistently.
+"""What tables hold now, read consistently, as Arrow batches or as changes.
 
-Guarantees: all tables of one call are read in one REPEATABLE READ transaction, so they show one moment; values are
-those that the stream would give for the same row; memory holds one batch of rows, never a table. Row-level security
-that would hide rows is an error, not fewer rows. Deliberately not: parallel.
+Rows travel as COPY text: the output of each type, as in the stream, at one message a row and no more work than a
+cursor's. Guarantees: values are those that the stream would give for the same row; memory holds one block of rows,
+never a table; row-level security that would hide rows is an error, not fewer rows.
+Deliberately not: deciding how a table is cut (`snapshot_plan`), or which moment is read (`export`).
 """
 
 from __future__ import annotations
 
+import select as sockets
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import closing
+from typing import Any, Literal
 
 import psycopg
 import pyarrow as pa
+from psycopg import pq
 
 from penstock.contracts import Ack, Change
-from penstock.errors import ConfigError
-from penstock.model import Lsn, Op, Position, QualifiedTable, SnapshotTable, quote
-from penstock.postgres import catalog, values
-from penstock.postgres.catalog import ColumnInfo
-from penstock.postgres.connection import ConnectionSettings, open_sql, translating
+from penstock.errors import ConfigError, OperatorError
+from penstock.model import Lsn, Op, Position, SnapshotTable
+from penstock.postgres import catalog, copytext, values
+from penstock.postgres.catalog import IdentityKind, TableInfo
+from penstock.postgres.connection import ConnectionSettings, translating
+from penstock.postgres.export import Connection, Ticket, adopt, begin, check_shape, open_reading
+from penstock.postgres.ranges import Everything, Range
+from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, select
+from penstock.postgres.sqlstate import translate
 
-_FETCH_ROWS = 10_000
+# Large enough that array operations pay, small enough for a cache; a row that is larger still comes whole.
+BLOCK_BYTES = 2 << 20
+# Lines are joined this often: the driver's small buffers then stay few and in the cache, at half the time.
+_HELD_BYTES = 64 << 10
+
+Unrepresentable = Literal["error", "null"]
+
+_NEWEST = """
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text
+"""
+
+
+def read_part(
+    settings: ConnectionSettings,
+    selection: Selection,
+    part: Range,
+    ticket: Ticket | None = None,
+    unrepresentable: Unrepresentable = "error",
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one part over a connection of its own: in the exported snapshot, or without one as they are now."""
+    with closing(_opened(settings, selection, ticket)) as connection:
+        for block in blocks(connection, selection, part):
+            yield typed(selection, block, unrepresentable)
+
+
+def _opened(settings: ConnectionSettings, selection: Selection, ticket: Ticket | None) -> Connection:
+    if ticket:
+        return adopt(settings, ticket, selection)
+    connection = open_reading(settings)
+    try:
+        with translating(f"reading {selection.table}"):
+            begin(connection, [selection])
+            check_shape(connection, selection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def blocks(
+    connection: Connection, selection: Selection, part: Range, max_bytes: int = BLOCK_BYTES
+) -> Iterator[list[pa.Array[Any]]]:
+    """The rows of one part, block by block, each a column of texts (as bytes) for each column."""
+    pgconn, what = connection.pgconn, f"reading {selection.table}"
+    # The extended protocol takes one statement: a condition cannot bring another one with it.
+    result = pgconn.exec_params(f"COPY ({selection.statement(part)}) TO STDOUT".encode(), [])
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise translate(result, what)
+    ended = False
+    while not ended:
+        with translating(what):
+            block, ended = _receive(pgconn, max_bytes)
+        if block:
+            yield copytext.columns(block, len(selection.columns))
+    while (last := pgconn.get_result()) is not None:
+        if last.status == pq.ExecStatus.FATAL_ERROR:
+            raise translate(last, what)
+
+
+def _receive(pgconn: pq.abc.PGconn, limit: int) -> tuple[bytes, bool]:
+    """Lines of about `limit` bytes, waiting for them, and whether they are the last."""
+    wait = sockets.poll()
+    wait.register(pgconn.socket, sockets.POLLIN)
+    get, pieces, size = pgconn.get_copy_data, [], 0
+    while size < limit:
+        lines: list[memoryview] = []
+        append, held = lines.append, 0
+        while held < _HELD_BYTES:
+            count, line = get(1)
+            if count > 0:
+                append(line)
+                held += count
+            elif count == 0:
+                wait.poll()
+                pgconn.consume_input()
+            else:
+                return b"".join([*pieces, *lines]), True
+        pieces.append(b"".join(lines))
+        size += held
+    return b"".join(pieces), False
+
+
+def typed(
+    selection: Selection, block: Sequence[pa.Array[Any]], unrepresentable: Unrepresentable = "error"
+) -> pa.RecordBatch:
+    """A block with the types of its columns."""
+    arrays = []
+    for column, raw in zip(selection.columns, block, strict=True):
+        found = values.to_arrow(raw, column.type_oid, column.typmod)
+        if found.unrepresentable is not None and unrepresentable == "error":
+            raise OperatorError(
+                f"column {column.name} of {selection.table} holds a value that {found.values.type} cannot (an "
+                "infinity, NaN, or a year outside 1 to 9999)",
+                hint="Set unrepresentable to null: such values become null.",
+            )
+        arrays.append(found.values)
+    return pa.record_batch(arrays, schema=selection.schema)
 
 
 class _NoSink:
@@ -31,45 +136,40 @@ class _NoSink:
 
 
 def read_snapshot(settings: ConnectionSettings, tables: Sequence[SnapshotTable]) -> Iterator[Change]:
-    """Every row of the tables as an insert, its position counted at the LSN read before the first."""
-    with open_sql(settings) as connection, translating("reading a snapshot"):
-        connection.execute("SET row_security = off")
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        at = Lsn.parse(_one(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text"))
-        known = catalog.read_tables(connection, [wanted.table for wanted in tables])
-        row = 0
-        for wanted in tables:
-            info = known.get(wanted.table)
-            if info is None:
-                raise ConfigError(f"table {wanted.table} does not exist", hint="Check its schema and spelling.")
-            names = tuple(wanted.columns) or catalog.thin_columns(info)
-            columns = [column for name in names for column in info.columns if column.name == name]
-            if len(columns) != len(names):
-                absent = set(names) - {column.name for column in columns}
-                raise ConfigError(f"table {wanted.table} has no column {min(absent)}")
-            for new in _rows(connection, wanted.table, columns):
+    """Every row of the tables, all of one moment, as an insert; its position counts rows at about that moment's LSN."""
+    with closing(open_reading(settings)) as connection:
+        with translating("reading a snapshot"):
+            known = catalog.read_tables(connection, [wanted.table for wanted in tables])
+            selections = [_selected(connection, wanted, known.get(wanted.table)) for wanted in tables]
+            ((lsn,),) = connection.execute(_NEWEST).fetchall()
+            begin(connection, selections)
+        at, row = Lsn.parse(lsn), 0
+        for selection in selections:
+            for new in _rows(connection, selection):
                 position = Position(at, row)
-                yield Change(wanted.table, Op.INSERT, new, None, None, position, Ack(_NoSink(), position))
+                yield Change(selection.table, Op.INSERT, new, None, None, position, Ack(_NoSink(), position))
                 row += 1
 
 
-def _one(connection: psycopg.Connection[Any], query: str) -> Any:
-    return connection.execute(query.encode()).fetchone()[0]  # type: ignore[index]  # a query of one row
+def _selected(connection: psycopg.Connection[Any], wanted: SnapshotTable, info: TableInfo | None) -> Selection:
+    names = tuple(wanted.columns)
+    if info is not None:
+        require_identity(info)
+        names = names or catalog.thin_columns(info)
+    return select(connection, SnapshotQuery(wanted.table, names))
 
 
-def _rows(
-    connection: psycopg.Connection[Any], table: QualifiedTable, columns: Sequence[ColumnInfo]
-) -> Iterator[dict[str, Any]]:
-    listed = ", ".join(quote(column.name) for column in columns)
-    connection.execute(f"DECLARE penstock_rows NO SCROLL CURSOR FOR SELECT {listed} FROM {table.sql}".encode())
-    names = [column.name for column in columns]
-    while True:
-        # Text format: the bytes are the type's output, as in the stream.
-        result = connection.pgconn.exec_(f"FETCH {_FETCH_ROWS} FROM penstock_rows".encode())
-        count = result.ntuples
-        raw = [pa.array([result.get_value(i, j) for i in range(count)], pa.binary()) for j in range(len(columns))]
-        lists = [values.to_pylist(r, c.type_oid, c.typmod) for r, c in zip(raw, columns, strict=True)]
+def require_identity(info: TableInfo) -> None:
+    """Refuse a table whose rows cannot be told apart: what follows the snapshot could not be laid over it."""
+    if not info.primary_key and not (info.identity.kind is IdentityKind.INDEX and info.identity.columns):
+        raise ConfigError(
+            f"table {info.table} has no primary key: a change of one of its rows could not be told from another's",
+            hint=f"ALTER TABLE {info.table.sql} ADD PRIMARY KEY (…); or leave the table out.",
+        )
+
+
+def _rows(connection: Connection, selection: Selection) -> Iterator[dict[str, Any]]:
+    names = [column.name for column in selection.columns]
+    for block in blocks(connection, selection, Everything()):
+        lists = [values.to_pylist(r, c.type_oid, c.typmod) for r, c in zip(block, selection.columns, strict=True)]
         yield from (dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True))
-        if count < _FETCH_ROWS:
-            break
-    connection.execute("CLOSE penstock_rows")
