@@ -104,7 +104,7 @@ def assembled(frames: list[bytes]) -> list[Transaction]:
     return [event for event in Assembler().feed(frames) if isinstance(event, Transaction)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 1000]), st.sampled_from([1, 60, 300, 1 << 20]))
 def test_thin_changes_are_the_same_however_they_are_cut(seed: int, max_rows: int, max_bytes: int) -> None:
     """E5, E10, E15: in order, each at its position, with the shape of its time; within the limits."""

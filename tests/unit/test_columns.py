@@ -48,14 +48,14 @@ def some(chance: wire.Chance) -> Wanted:
     return lambda relation: list(everything(relation))[first :: step * (-1) ** step]
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(blocks, st.just(everything) | wire.chances(2).map(some))
 def test_a_block_is_decoded_as_its_messages_are_one_by_one(block: Block, wanted: Wanted) -> None:
     """E1, E3: text, binary, null and unchanged values, all old tuples, several relations, streamed or not."""
     assert at_once(block, wanted) == one_by_one(block, wanted)
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(filled_blocks, st.randoms(use_true_random=False))
 def test_a_broken_block_is_refused_where_its_messages_are_and_otherwise_agrees(block: Block, rng: Random) -> None:
     """E2: a byte changed, bytes cut off or added: a DecodeError by both, or the same rows by both."""

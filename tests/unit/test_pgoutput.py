@@ -192,7 +192,7 @@ def test_a_row_of_a_relation_never_described_is_refused(message: pg.Message) -> 
         pg.decode(wire.encode(message), relations={1: wire.relation(1)})
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.binary(max_size=80), st.booleans())
 def test_any_bytes_give_a_message_or_a_decode_error(data: bytes, streamed: bool) -> None:
     """E2: and what is accepted says the same when it is written again."""
@@ -204,7 +204,7 @@ def test_any_bytes_give_a_message_or_a_decode_error(data: bytes, streamed: bool)
     assert pg.decode(wire.encode(message), streamed=streamed) == message
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(wire.streamed_messages | wire.plain_messages, st.data())
 def test_a_message_with_one_byte_changed_gives_a_message_or_a_decode_error(
     message: pg.Message, data: st.DataObject

@@ -146,7 +146,7 @@ def test_rows_of_a_table_without_columns_are_rows() -> None:
     assert told(found) == [("insert", 0, []), ("insert", 1, [])]
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(st.integers(0, 2**32), st.booleans())
 def test_rows_say_what_the_messages_say(seed: int, preimage: bool) -> None:
     """E1, E3: against each message decoded by itself, for every identity and two tables."""

@@ -402,7 +402,7 @@ class Walsender:
         self.expected.append(Whole(xid, self.lsn, [(number, width) for number, _, width in rows]))
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(
     st.integers(0, 2**32), st.sampled_from([0, 60, 400, HUGE]), st.lists(st.floats(0, 1, exclude_max=True), max_size=6)
 )

@@ -41,7 +41,7 @@ class Model:
         return passed
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60),
