@@ -19,7 +19,7 @@ from typing import Any, Self
 import psycopg
 
 from penstock.errors import OperatorError
-from penstock.model import quote
+from penstock.model import literal, quote
 from penstock.postgres.connection import ConnectionSettings, open_sql
 from penstock.postgres.snapshot_plan import Selection
 from penstock.postgres.sqlstate import translating
@@ -60,11 +60,7 @@ class Export:
         try:
             with translating("exporting a snapshot"):
                 self._connection.execute(f"SET idle_in_transaction_session_timeout = '{_ABANDONED_S}s'")
-                begin(self._connection, selections)
-                state, server = _row(self._connection, _STATE)
-                (name,) = _row(self._connection, "SELECT pg_catalog.pg_export_snapshot()")
-            info = self._connection.info
-            self.ticket = Ticket(name, state, server, info.host, str(info.port))
+                self.ticket = take_ticket(self._connection, selections)
         except BaseException:
             self._connection.close()
             raise
@@ -83,6 +79,19 @@ class Export:
     def close(self) -> None:
         """End the transaction: from now on nobody can adopt its snapshot."""
         self._connection.close()
+
+
+def take_ticket(connection: Connection, selections: Iterable[Selection], adopted: str | None = None) -> Ticket:
+    """Start a transaction and export what it sees: this moment, or the snapshot that somebody else exported."""
+    if adopted is None:
+        begin(connection, selections)
+    else:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(f"SET TRANSACTION SNAPSHOT {literal(adopted)}".encode())
+        lock(connection, selections)
+    state, server = _row(connection, _STATE)
+    (name,) = _row(connection, "SELECT pg_catalog.pg_export_snapshot()")
+    return Ticket(name, state, server, connection.info.host, str(connection.info.port))
 
 
 def open_reading(settings: ConnectionSettings) -> Connection:
@@ -140,7 +149,7 @@ def check_shape(connection: Connection, selection: Selection) -> None:
 
 def _import(connection: Connection, ticket: Ticket) -> None:
     try:
-        connection.execute(f"SET TRANSACTION SNAPSHOT '{ticket.name}'".encode())
+        connection.execute(f"SET TRANSACTION SNAPSHOT {literal(ticket.name)}".encode())
     except psycopg.Error as error:
         if error.sqlstate not in _GONE:
             raise
