@@ -78,7 +78,7 @@ def test_a_session_that_exists_is_returned_unchanged_and_its_costs_are_told(
             assert penstock.spark.session() is spark
         assert spark.conf.get(name) == "200"
         (record,) = caplog.records
-        assert record.getMessage().startswith(f"{name} is 200: it costs 200 tasks a shuffle")
+        assert record.getMessage().startswith(f"{name} is 200: it costs about 300 ms a shuffle")
     finally:
         spark.conf.set(name, "2")
 

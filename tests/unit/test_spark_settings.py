@@ -37,7 +37,7 @@ def test_what_holds_for_one_machine_only_is_left_out_on_a_cluster() -> None:
 def test_each_setting_that_costs_latency_is_told_with_its_price_and_the_value_to_set() -> None:
     told = settings.costs({SOCKETS: "false", PARTITIONS: "200"}.get, 2)
     assert f"{SOCKETS} is false: it costs about 50 ms a task. Set it to true." in told
-    assert f"{PARTITIONS} is 200: it costs 200 tasks a shuffle, however few the rows. Set it to 2." in told
+    assert f"{PARTITIONS} is 200: it costs about 300 ms a shuffle, spent on tasks without rows. Set it to 2." in told
     assert any("checkpointFileManagerClass is not set" in sentence for sentence in told)
     assert len(told) == len([one for one in settings.TABLE if one.cost])
 
