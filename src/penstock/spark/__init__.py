@@ -3,6 +3,7 @@
 Importing this loads neither PySpark nor Java: `session` looks for both when it is called, and says what is missing.
 """
 
+from penstock.spark.folding import latest
 from penstock.spark.session import advise, session
 
-__all__ = ["advise", "session"]
+__all__ = ["advise", "latest", "session"]
