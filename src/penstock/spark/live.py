@@ -24,12 +24,15 @@ from penstock.postgres.replay import Cut, Replay
 from penstock.postgres.transactions import Truncated
 from penstock.spark import health
 from penstock.spark.options import SourceOptions
+from penstock.spark.seeding import Chunks, Seed, make_slot
 from penstock.spark.tables import ReadPlan, TableWatch
 
 log = logging.getLogger(__name__)
 
 # How long a restarted query bears a silent server while a planned batch is to come again.
 _SILENCE_S = 300.0
+# What transactions that are still being received may hold in memory; more of them waits on disk.
+_SPILL_BYTES = 64 << 20
 # What one task decodes.
 _PIECE_ROWS = 131_072
 _PIECE_BYTES = 8 << 20
@@ -57,14 +60,42 @@ class Live:
             temporary_slot=options.temporary_slot,
             failover=options.failover,
             buffer_bytes=options.spool_max_bytes,
+            spill_bytes=min(options.spool_max_bytes, _SPILL_BYTES),
             spill_dir=options.spool_dir,
         )
         capture = WalChangeCapture(config, self._settings)
         capture.with_publication_management(set(options.tables), options.manage_publication).require_coverage()
         self._tables = TableWatch(self._settings, options, schema)
+        self._seed: Seed | None = None
+        self.opening_chunks: Chunks | None = None
+        if options.starting_position == "snapshot" and not self._resumed:
+            self.opening_chunks = self._start_with_snapshot()
         self._files: list[str] = []
         self.replay = Replay(self._settings, config, self._check_slot)
         self._report = health.Report(options.slot, self._settings.describe(), self.replay)
+
+    def _start_with_snapshot(self) -> Chunks:
+        """Hold the snapshot of the slot's start; where the slot is older than this run, a later one: it converges."""
+        with open_sql(self._settings) as connection:
+            found = slot.inspect(connection, self._options.slot)
+        if found is None:
+            lsn, self._seed = make_slot(self._options, self._settings)
+        else:
+            lsn, self._seed = found.confirmed_flush_lsn or Lsn.ZERO, Seed(self._options, self._settings)
+        return Chunks(lsn, 0, *self._seed.shape)
+
+    @property
+    def seed(self) -> Seed:
+        """The snapshot that chunks are read in; after a restart a fresh one."""
+        if self._seed is None:
+            self._seed = Seed(self._options, self._settings)
+        return self._seed
+
+    def end_seed(self) -> None:
+        """Every chunk is done: let the snapshot go."""
+        if self._seed:
+            self._seed.close()
+            self._seed = None
 
     @property
     def origin(self) -> Origin:
@@ -150,6 +181,7 @@ class Live:
 
     def close(self) -> None:
         """End the stream and remove what is on its way."""
+        self.end_seed()
         self._drop_files()
         self._report.close()
         self.replay.close()

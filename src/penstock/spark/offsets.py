@@ -13,6 +13,7 @@ from typing import Any
 from penstock.errors import ConfigError, PositionError
 from penstock.model import Lsn, Origin
 from penstock.postgres.replay import Cut
+from penstock.spark.seeding import Chunks
 
 _FORMAT = 1
 _ALL = -1
@@ -46,3 +47,16 @@ def to_cut(offset: dict[str, Any], slot: str) -> tuple[Cut, Origin | None]:
             hint="Set slot back, or start with a new checkpoint.",
         )
     return cut, Origin(offset["system"], offset.get("timeline"))
+
+
+def to_chunk_offset(chunks: Chunks, origin: Origin, slot: str) -> dict[str, Any]:
+    """How far a starting snapshot has been read, as an offset."""
+    counted = {"chunk": chunks.done, "chunks": chunks.total, "blocks": chunks.blocks}
+    return to_offset(Cut(chunks.lsn), origin, slot) | counted
+
+
+def to_chunks(offset: dict[str, Any]) -> Chunks | None:
+    """How far a starting snapshot has been read, where the offset tells."""
+    if "chunk" not in offset:
+        return None
+    return Chunks(Lsn.parse(offset["lsn"]), offset["chunk"], offset["chunks"], offset["blocks"])

@@ -58,7 +58,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("mode", "stream: whole rows, or only the keys of changed rows", "rows", MODES),
     Option("startingPosition", "stream: from the slot on, or first what the table holds now", "slot", STARTS),
     Option("maxRowsPerTrigger", "stream: at most this many rows a micro-batch"),
-    Option("maxBytesPerTrigger", "stream: at most about this many bytes a micro-batch"),
+    Option("maxBytesPerTrigger", "stream: at most about this many bytes a micro-batch", "134217728"),
     Option("preimage", "stream: the old row of every update beside the new one; needs REPLICA IDENTITY FULL", "false"),
     Option("jsonColumns", "how json and jsonb columns come", "variant", ("variant", "string")),
     Option("unrepresentable", "a value that its column's type cannot hold", "error", ("error", "null")),
@@ -93,7 +93,7 @@ class SourceOptions:
     mode: str = "rows"
     starting_position: str = "slot"
     max_rows: int | None = None
-    max_bytes: int | None = None
+    max_bytes: int = 128 << 20  # a batch travels through the driver's memory
     preimage: bool = False
     json_columns: str = "variant"
     unrepresentable: str = "error"
@@ -123,7 +123,7 @@ class SourceOptions:
             mode=given.word("mode"),
             starting_position=given.word("startingPosition"),
             max_rows=given.number("maxRowsPerTrigger"),
-            max_bytes=given.number("maxBytesPerTrigger"),
+            max_bytes=given.number("maxBytesPerTrigger") or 128 << 20,
             preimage=given.truth("preimage"),
             json_columns=given.word("jsonColumns"),
             unrepresentable=given.word("unrepresentable"),
@@ -150,6 +150,8 @@ class SourceOptions:
             raise ConfigError("spoolShared needs spoolDir: the folder that every node reaches")
         if self.starting_position == "snapshot" and (self.mode != "rows" or self.many):
             raise ConfigError("startingPosition snapshot works for one table in mode rows")
+        if self.starting_position == "snapshot" and self.temporary_slot:
+            raise ConfigError("startingPosition snapshot needs a lasting slot", hint="Leave temporarySlot out.")
         return self
 
     def for_batch(self) -> SourceOptions:

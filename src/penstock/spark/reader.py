@@ -34,8 +34,9 @@ from penstock.postgres.parcel import pack
 from penstock.postgres.replay import Cut, Replay
 from penstock.spark.decoding import decode
 from penstock.spark.live import Live
-from penstock.spark.offsets import INITIAL, to_cut, to_offset
+from penstock.spark.offsets import INITIAL, to_chunk_offset, to_chunks, to_cut, to_offset
 from penstock.spark.options import SourceOptions
+from penstock.spark.seeding import ChunkPartition, further, read_chunk
 
 # Long enough that an idle query does not spin, short enough that a reader whose Spark was killed ends soon.
 _POLL_S = 0.5
@@ -70,6 +71,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._live: Live | None = None
         self._target: Lsn | None = None
         self._parent = os.getppid()
+        self._stopping = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_live": None}
@@ -92,8 +94,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Acknowledge `start`, which Spark has logged as done, and say how far there are changes now."""
         live = self._connected(start)
         cut, _ = to_cut(start, self._options.slot)
+        chunks = to_chunks(start)
+        if chunks and not chunks.complete:
+            return to_chunk_offset(further(chunks, self._options), live.origin, self._options.slot)
+        if chunks:
+            live.end_seed()
         live.acknowledge(cut)
         found = self._latest(live.replay, cut) if cut.lsn else self._opening(live.replay)
+        if not cut.lsn and found.lsn and live.opening_chunks:
+            return to_chunk_offset(live.opening_chunks, live.origin, self._options.slot)
         return start if found == cut else to_offset(found, live.origin, self._options.slot)
 
     def _opening(self, replay: Replay) -> Cut:
@@ -127,6 +136,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The first batch of all has no rows; its end is the first offset that tells anything.
         live = self._connected(end if start == INITIAL else start)
         (first, _), (last, _) = to_cut(start, self._options.slot), to_cut(end, self._options.slot)
+        done, upto = to_chunks(start), to_chunks(end)
+        if done and upto:
+            return live.seed.partitions(done, upto)
         pieces = live.pieces(first, last, self._end_if_orphaned)
         return [self._partition(live, pack(piece)) for piece in pieces]
 
@@ -138,9 +150,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode one partition, in a task."""
-        assert isinstance(partition, ChangePartition)
         if TaskContext.get() is not None:
             _spare_the_collector()
+        if isinstance(partition, ChunkPartition):
+            return read_chunk(partition, self._options)
+        assert isinstance(partition, ChangePartition)
         plan, data = pickle.loads(partition.load())
         return decode(plan, data, self._options, self._schema)
 
@@ -149,15 +163,28 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """End the stream."""
+        self._stopping = True
         if self._live:
             self._live.close()
             self._live = None
 
     def _connected(self, start: dict[str, Any]) -> Live:
         if self._live is None:
-            _end_on_sigterm()
+            self._end_on_sigterm()
             self._live = Live(self._options, self._schema, *to_cut(start, self._options.slot))
         return self._live
+
+    def _end_on_sigterm(self) -> None:
+        """Spark ends the process with SIGTERM and calls nothing; as an exception it lets `stop` run, to its end."""
+
+        def leave(number: int, frame: object) -> None:
+            if not self._stopping:
+                raise SystemExit(128 + number)
+
+        try:
+            signal.signal(signal.SIGTERM, leave)
+        except ValueError:
+            pass  # not the main thread: a test, or a host that handles signals itself
 
     def _end_if_orphaned(self) -> None:
         """Spark was killed: nobody reads the answer, and the slot is to be free for the next run."""
@@ -170,15 +197,3 @@ def _spare_the_collector() -> None:
     """Spark collects garbage after each task; what a worker has imported need not be looked at every time (20 ms)."""
     gc.collect()
     gc.freeze()
-
-
-def _end_on_sigterm() -> None:
-    """Spark ends the process with SIGTERM and calls nothing; as an exception it lets `stop` run."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        signal.signal(signal.SIGTERM, leave)
-    except ValueError:
-        pass  # not the main thread: a test, or a host that handles signals itself
