@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import psycopg
 
 from penstock.errors import OperatorError
-from penstock.model import literal, quote
+from penstock.model import QualifiedTable, literal, quote
 from penstock.postgres.connection import ConnectionSettings, open_sql
-from penstock.postgres.snapshot_plan import Selection
 from penstock.postgres.sqlstate import translating
+
+if TYPE_CHECKING:  # it brings Arrow, which a process that only keeps snapshots open does without
+    from penstock.postgres.snapshot_plan import Selection
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -52,15 +54,24 @@ class Ticket:
     port: str
 
 
+class Lockable(Protocol):
+    """A table, and whether the server lets it be locked."""
+
+    @property
+    def table(self) -> QualifiedTable: ...
+    @property
+    def lockable(self) -> bool: ...
+
+
 class Export:
     """An open transaction whose snapshot others adopt. It holds back vacuum: close it as soon as all have read."""
 
-    def __init__(self, settings: ConnectionSettings, selections: Iterable[Selection] = ()) -> None:
+    def __init__(self, settings: ConnectionSettings, tables: Iterable[Lockable] = ()) -> None:
         self._connection = open_reading(settings)
         try:
             with translating("exporting a snapshot"):
                 self._connection.execute(f"SET idle_in_transaction_session_timeout = '{_ABANDONED_S}s'")
-                self.ticket = take_ticket(self._connection, selections)
+                self.ticket = take_ticket(self._connection, tables)
         except BaseException:
             self._connection.close()
             raise
@@ -81,14 +92,14 @@ class Export:
         self._connection.close()
 
 
-def take_ticket(connection: Connection, selections: Iterable[Selection], adopted: str | None = None) -> Ticket:
+def take_ticket(connection: Connection, tables: Iterable[Lockable], adopted: str | None = None) -> Ticket:
     """Start a transaction and export what it sees: this moment, or the snapshot that somebody else exported."""
     if adopted is None:
-        begin(connection, selections)
+        begin(connection, tables)
     else:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(f"SET TRANSACTION SNAPSHOT {literal(adopted)}".encode())
-        lock(connection, selections)
+        lock(connection, tables)
     state, server = _row(connection, _STATE)
     (name,) = _row(connection, "SELECT pg_catalog.pg_export_snapshot()")
     return Ticket(name, state, server, connection.info.host, str(connection.info.port))
@@ -106,18 +117,18 @@ def open_reading(settings: ConnectionSettings) -> Connection:
     return connection
 
 
-def begin(connection: Connection, selections: Iterable[Selection]) -> None:
+def begin(connection: Connection, tables: Iterable[Lockable]) -> None:
     """Start a transaction that sees one moment, with the tables locked before that moment is chosen."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    lock(connection, selections)
+    lock(connection, tables)
 
 
-def lock(connection: Connection, selections: Iterable[Selection]) -> None:
+def lock(connection: Connection, tables: Iterable[Lockable]) -> None:
     """Keep others from truncating or rewriting the tables until the transaction ends."""
     connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_S}s'")
-    for selection in selections:
-        if selection.lockable:
-            connection.execute(f"LOCK TABLE {selection.table.sql} IN ACCESS SHARE MODE".encode())
+    for one in tables:
+        if one.lockable:
+            connection.execute(f"LOCK TABLE {one.table.sql} IN ACCESS SHARE MODE".encode())
 
 
 def adopt(settings: ConnectionSettings, ticket: Ticket, selection: Selection) -> Connection:
