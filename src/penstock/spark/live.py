@@ -16,7 +16,7 @@ from pyspark.sql import types as spark
 
 from penstock.errors import ConfigError, PositionError, SlotLostError, SlotMissingError, UnavailableError
 from penstock.model import Lsn, Origin, ReplicationConfig
-from penstock.postgres import changes, publication, slot
+from penstock.postgres import changes, publication, resume, slot
 from penstock.postgres.capture import WalChangeCapture
 from penstock.postgres.changes import Piece
 from penstock.postgres.connection import open_sql
@@ -46,6 +46,7 @@ class Live:
         self._settings = options.settings()
         self._floor = start.whole  # the slot may stand here, and not beyond
         self._resumed = origin is not None
+        self._lost = Lsn.ZERO  # up to here the offsets stand for nothing any more
         if options.temporary_slot and self._resumed:
             raise ConfigError(
                 "a temporary slot cannot serve a checkpoint that has offsets: it ended with the last run",
@@ -68,7 +69,7 @@ class Live:
         self._tables = TableWatch(self._settings, options, schema)
         self._seed: Seed | None = None
         self.opening_chunks: Chunks | None = None
-        if options.starting_position == "snapshot" and not self._resumed:
+        if options.starting_position == "snapshot" and origin is None:
             self.opening_chunks = self._start_with_snapshot()
         self._files: list[str] = []
         self.replay = Replay(self._settings, config, self._check_slot)
@@ -118,7 +119,7 @@ class Live:
             if self._options.fail_on_data_loss:
                 raise
             log.warning("changes are lost, and failOnDataLoss is false: %s", error.message)
-            self._resumed = False
+            self._resumed, self._lost = False, Lsn(self._floor + 1)
             if isinstance(error, SlotLostError):
                 with open_sql(self._settings) as connection:
                     slot.drop(connection, self._options.slot)
@@ -130,6 +131,7 @@ class Live:
             found = slot.inspect(connection, options.slot)
             if found:
                 publication.require(connection, options.publication, options.slot, options.tables)
+            ((wal_end,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
         if not self._resumed:
             return
         if found is None:
@@ -139,6 +141,7 @@ class Live:
                 "set failOnDataLoss to false to go on without them.",
             )
         slot.verify(found, self._settings.database)
+        resume.check_wal(self._floor, Lsn.parse(wal_end))
         confirmed = found.confirmed_flush_lsn or Lsn.ZERO
         if confirmed > self._floor:
             raise PositionError(
@@ -150,9 +153,10 @@ class Live:
 
     def acknowledge(self, cut: Cut) -> None:
         """What Spark has logged as done may go: from the slot, from the spool, from the disk."""
-        self._floor = max(self._floor, cut.whole)
-        self.replay.acknowledge(cut)
         self._drop_files()
+        if cut.lsn > self._lost:
+            self._floor = max(self._floor, cut.whole)
+            self.replay.acknowledge(cut)
 
     def pieces(self, start: Cut, end: Cut, meanwhile: Callable[[], None]) -> Iterator[Piece]:
         """The changes after `start` up to `end`, cut for the tasks; their tables are known when they are handed out."""
