@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.errors import DecodeError, DiskError
 from penstock.model import Lsn
 from penstock.postgres import pgoutput as pg
+from penstock.postgres.spool import Segment
 from penstock.postgres.transactions import Assembler, Keepalive, Rows, Transaction, Truncated
 from tests.unit import wire
 
@@ -41,17 +42,25 @@ class Whole:
 
 
 def read(transaction: Transaction) -> Whole:
-    found = Whole(transaction.xid, transaction.end_lsn)
-    for part in transaction.pieces():
+    found = Whole(transaction.xid, transaction.end_lsn, rows_in(transaction.pieces()))
+    assert transaction.rows == len(found.rows)
+    for first in range(min(transaction.rows, 20)):  # a window on it shows the same rows
+        for end in {first + 1, first + 3, transaction.rows}:
+            assert rows_in(transaction.pieces(first, end)) == found.rows[first:end]
+    transaction.release()
+    return found
+
+
+def rows_in(parts: Iterable[Rows | Truncated]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for part in parts:
         if isinstance(part, Truncated):
-            found.rows += [(-relation.oid, len(relation.columns)) for relation in part.relations]
+            found += [(-relation.oid, len(relation.columns)) for relation in part.relations]
             continue
         for message in part.block.rows(part.first, part.end).messages():
             decoded = pg.decode(message, streamed=part.block.streamed, relations=part.block.relations)
             assert isinstance(decoded, pg.Insert)
-            found.rows.append((int(decoded.new[0] or b""), len(decoded.new)))
-    assert transaction.rows == len(found.rows)
-    transaction.release()
+            found.append((int(decoded.new[0] or b""), len(decoded.new)))
     return found
 
 
@@ -198,6 +207,10 @@ NONSENSE = {
     "a row outside of a transaction": (wire.frames(R, row(1)), "I"),
     "a truncate outside of a transaction": (wire.frames(R, pg.Truncate((1,))), "T"),
     "a truncate of an unknown relation": (wire.frames(R, BEGIN, pg.Truncate((1, 2))), "T"),
+    "a begin cut short": ([wire.frame(BEGIN)[:-1], *wire.frames(COMMIT)], "B"),
+    "a begin with more": ([wire.frame(BEGIN) + b"\0", *wire.frames(COMMIT)], "B"),
+    "a commit cut short": ([*wire.frames(BEGIN), wire.frame(COMMIT)[:-1], wire.keepalive(1)], "C"),
+    "a commit with more": ([*wire.frames(BEGIN), wire.frame(COMMIT) + b"\0"], "C"),
     "an empty frame": ([b""], ""),
     "an empty frame after others": ([*wire.frames(R), b""], ""),
     "WAL data without a message": ([b"w" + bytes(24)], "'w'"),
@@ -249,6 +262,22 @@ def test_a_keepalive_is_told_with_its_wish_for_an_answer() -> None:
     assert assemble([wire.keepalive(5), wire.keepalive(7, True)]) == [Keepalive(Lsn(5), False), Keepalive(Lsn(7), True)]
 
 
+@pytest.mark.parametrize("spill_bytes", [0, HUGE], ids=["spilled", "held"])
+def test_a_transaction_knows_the_bytes_that_its_rows_came_in(spill_bytes: int) -> None:
+    """E12: by which buffers are bounded; a spilled one counts as a held one."""
+    rows = [row(number) for number in range(3)]
+    frames = [*wire.frames(R), *wire.transaction(100, *rows[:1]), *wire.transaction(200, *rows[1:])]
+    assembler = Assembler(spill_bytes)
+    found = [event for at in range(len(frames)) for event in assembler.feed(frames[at : at + 1])]
+    expected = [sum(len(wire.frame(one)) for one in some) for some in (rows[:1], rows[1:])]
+    assert [event.size for event in found if isinstance(event, Transaction)] == expected
+    assert [event.size for event in Assembler(spill_bytes).feed(frames) if isinstance(event, Transaction)] == expected
+    assert [bool(event.spool) for event in found if isinstance(event, Transaction)] == [not spill_bytes] * 2
+    for event in found:
+        assert isinstance(event, Transaction)
+        event.release()
+
+
 def test_open_transactions_hold_no_more_memory_than_allowed(tmp_path: os.PathLike[str]) -> None:
     """E12: together; the rest is on disk, under no name, and given back."""
     limit, before = 10_000, open_files()
@@ -287,6 +316,22 @@ def test_a_few_rows_do_not_hold_what_was_received_with_them(streamed: bool) -> N
         tracemalloc.stop()
         assembler.reset()
     assert held < 100_000, "one portion alone has 200 kB"
+
+
+def test_a_window_on_a_spilled_transaction_reads_no_more_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E12: also where a savepoint was rolled back, so that a huge one can be read window by window."""
+    assembler = Assembler(0)
+    list(assembler.feed(wire.piece(9, in_piece(R), first=True)))
+    for number in range(50):
+        list(assembler.feed(wire.piece(9, row(number, 9), row(number, 91 + number % 2))))
+    (found,) = assembler.feed([*wire.frames(pg.StreamAbort(9, 91)), wire.stream_commit(100, 9)])
+    assert isinstance(found, Transaction)
+    loaded: list[Segment] = []
+    load = Segment.load
+    monkeypatch.setattr(Segment, "load", lambda segment: (loaded.append(segment), load(segment))[1])
+    assert [number for number, _ in rows_in(found.pieces(70, 72))] == [47, 47]
+    found.release()
+    assert len(loaded) <= 2
 
 
 def open_files() -> int:

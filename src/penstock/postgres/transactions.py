@@ -77,27 +77,19 @@ class Transaction(NamedTuple):
     parts: Sequence[Part] = ()
     aborted: frozenset[int] = frozenset()
     spool: Spool | None = None
+    surviving: Sequence[int] = ()  # rows of each part, known where savepoints were rolled back
 
     def pieces(self, first: int = 0, end: int | None = None) -> Iterator[Rows | Truncated]:
         """Its rows `first` … `end - 1` in order, a bounded piece at a time, without those of rolled-back savepoints."""
         end = self.rows if end is None else end
         at = 0
-        for part in self.parts:
+        for number, part in enumerate(self.parts):
             if at >= end:
                 return
-            count = self._count(part)
+            count = self.surviving[number] if self.surviving else _count(part)
             if count and at + count > first:
                 yield from _window(self._surviving(part), first - at, end - at)
             at += count
-
-    def _count(self, part: Part) -> int:
-        """How many rows of a part survived; what lies on disk is read for it only where a savepoint was rolled back."""
-        if isinstance(part, Truncated):
-            return 0 if part.xid in self.aborted else len(part)
-        if self.aborted:
-            survivors = self._surviving(part)
-            return len(survivors) if isinstance(survivors, Truncated) else survivors.end - survivors.first
-        return part.rows if isinstance(part, Segment) else part.end - part.first
 
     def _surviving(self, part: Part) -> Rows | Truncated:
         if isinstance(part, Truncated):
@@ -116,6 +108,12 @@ class Transaction(NamedTuple):
             self.spool.close()
 
 
+def _count(part: Part) -> int:
+    if isinstance(part, Segment):
+        return part.rows
+    return len(part) if isinstance(part, Truncated) else part.end - part.first
+
+
 def _window(part: Rows | Truncated, first: int, end: int) -> Iterator[Rows | Truncated]:
     """The rows `first` … `end - 1` of a part, as far as it has them."""
     first = max(first, 0)
@@ -128,7 +126,19 @@ def _window(part: Rows | Truncated, first: int, end: int) -> Iterator[Rows | Tru
 class _Open:
     """A transaction that is still being received."""
 
-    __slots__ = ("aborted", "by_xid", "described", "memory", "parts", "relations", "rows", "size", "spool", "xid")
+    __slots__ = (
+        "aborted",
+        "by_xid",
+        "counts",
+        "described",
+        "memory",
+        "parts",
+        "relations",
+        "rows",
+        "size",
+        "spool",
+        "xid",
+    )
 
     def __init__(self, xid: int, relations: Mapping[int, pg.Relation]) -> None:
         self.xid = xid
@@ -136,6 +146,7 @@ class _Open:
         self.parts: list[Part] = []
         self.memory = self.size = self.rows = 0
         self.by_xid: dict[int, int] | None = None  # changes of each (sub)transaction, where messages tell
+        self.counts: list[dict[int, int]] = []  # the same of each part
         self.aborted: set[int] | None = None
         self.described: set[int] = set()  # relations that the server takes as known once it has committed
         self.spool: Spool | None = None
@@ -144,19 +155,20 @@ class _Open:
         self.parts.append(part)
         self.memory += size
         self.size += size
-        count = len(part) if isinstance(part, Truncated) else part.end - part.first
+        count = _count(part)
         self.rows += count
         if isinstance(part, Truncated):
             if part.xid is not None:
-                self._count(part.xid, count)
+                self._note({part.xid: count})
         elif part.block.streamed:
             xids, counts = np.unique(part.block.rows(part.first, part.end).xids(), return_counts=True)
-            for xid, number in zip(xids.tolist(), counts.tolist(), strict=True):
-                self._count(xid, number)
+            self._note(dict(zip(xids.tolist(), counts.tolist(), strict=True)))
 
-    def _count(self, xid: int, number: int) -> None:
+    def _note(self, counts: dict[int, int]) -> None:
+        self.counts.append(counts)
         self.by_xid = self.by_xid or {}
-        self.by_xid[xid] = self.by_xid.get(xid, 0) + number
+        for xid, number in counts.items():
+            self.by_xid[xid] = self.by_xid.get(xid, 0) + number
 
     def abort(self, xid: int) -> None:
         self.aborted = self.aborted or set()
@@ -194,7 +206,8 @@ class _Open:
         aborted = frozenset(self.aborted) if self.aborted else frozenset[int]()
         parts = self.parts if self.rows else ()
         lsn = int.__new__(Lsn, end_lsn)  # 64 bits by their form
-        return Transaction(self.xid, lsn, commit_time, self.rows, self.size, parts, aborted, self.spool)
+        left = [sum(n for xid, n in counts.items() if xid not in aborted) for counts in self.counts] if aborted else ()
+        return Transaction(self.xid, lsn, commit_time, self.rows, self.size, parts, aborted, self.spool, left)
 
 
 class _Feed:
