@@ -14,4 +14,5 @@ pytest_plugins = [
     "tests.fixtures.standbys",
     "tests.fixtures.consumers",
     "tests.fixtures.commands",
+    "tests.fixtures.streams",
 ]
