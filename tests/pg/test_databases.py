@@ -15,6 +15,12 @@ def test_each_major_is_what_it_says(database: Database, request: pytest.FixtureR
     assert database.execute("SHOW wal_level") == [("logical",)]
 
 
+def test_rows_without_columns_are_rows(db18: Database) -> None:
+    assert db18.execute("SELECT FROM generate_series(1, 2)") == [(), ()]
+    assert db18.execute("SELECT FROM pg_class WHERE false") == []
+    assert db18.execute("CREATE TABLE t ()") == []
+
+
 def test_statements_survive_a_restart(database: Database) -> None:
     database.execute("CREATE TABLE t AS SELECT 1 AS a")
     database.server.restart()
