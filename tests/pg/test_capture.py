@@ -102,7 +102,9 @@ def test_an_abandoned_stream_is_cleaned_up(published: Published) -> None:
     published.await_free()
 
 
-def test_a_receiver_that_is_closed_in_its_own_thread(published18: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_is_closed_in_its_own_thread(
+    published18: Published, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """E33: the garbage collector may run anywhere, and must find nothing to wait for."""
     stream = published18.streaming()
     closed: list[str] = []
@@ -119,6 +121,7 @@ def test_a_receiver_that_is_closed_in_its_own_thread(published18: Published, mon
     assert closed[0].startswith("penstock-receive")
     assert list(stream) == []
     wait_until(lambda: receiving() == [], what="the thread to end")
+    assert caplog.text == ""
 
 
 def test_a_capture_is_cheap_to_copy_and_shows_no_secret(published18: Published) -> None:

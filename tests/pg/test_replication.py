@@ -212,6 +212,7 @@ def test_a_server_shuts_down_while_somebody_only_receives(published: Published) 
     with streaming(published) as duplex:
         published.insert(1)
         receive(duplex)
+        published.execute("CREATE TABLE other ()")  # what is sent last is not what was received last
         halting = threading.Thread(target=published.database.server.halt)
         halting.start()
         with suppress(UnavailableError):
