@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.variant_utils import VariantUtils
 
-from penstock.errors import OperatorError
+from penstock.errors import ConfigError, OperatorError
 from penstock.model import QualifiedTable
 from penstock.postgres import pgoutput as pg
 from penstock.postgres import values
@@ -193,3 +193,24 @@ def test_a_row_beyond_the_size_of_a_variant_is_told_whole() -> None:
     (row,) = read((), *messages, tables="t", unrepresentable="null")
     assert variant(row["after"]) == {} and row["_missing"] == ["id", "v"]
     assert pa.types.is_struct(pa.array([row["after"]]).type)
+
+
+def test_rows_of_several_tables_come_by_their_places() -> None:
+    """E10: a row that moves to another partition is deleted before it is inserted."""
+    now = (ID, ("v", values.TEXT))
+    low, high = relation(*now, oid=2), relation(*now, table=LEAF, oid=1)
+    messages = (
+        low, high, pg.Insert(2, (b"1", b"a")), pg.Delete(1, (b"2", None)), pg.Insert(2, (b"2", b"b")),
+        pg.Update(1, (b"4", b"c"), (b"3", None)), pg.Insert(2, (b"5", b"d")),
+    )  # fmt: skip
+    kinds = ["insert", "delete", "insert", "update_preimage", "update_postimage", "insert"]
+    rows = read(now, *messages)
+    assert [row["_change_type"] for row in rows] == kinds
+    assert [row["id"] for row in rows] == [1, 2, 2, 3, 4, 5]
+    many = read(now, *messages, tables="t")
+    assert [row["_change_type"] for row in many] == [kind for kind in kinds if kind != "update_preimage"]
+
+
+def test_a_column_that_is_named_like_an_added_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has a column _seq"):
+        changes_type([pg.Column("_seq", values.INT4, -1, False)], "variant")

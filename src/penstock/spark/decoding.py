@@ -40,13 +40,19 @@ def decode(plan: ReadPlan, data: bytes, options: SourceOptions, schema: spark.St
     if options.mode == "keys":
         yield _keys(plan, parcel)
         return
-    for found in _row_batches(plan, parcel, options):
-        if found.table not in plan.names:
-            continue
-        if options.many:
-            yield any_table(found, plan.names[found.table], options.unrepresentable)
-        else:
-            yield _fitted(found, plan.types[plan.names[found.table]], options, schema)
+    ours = [found for found in _row_batches(plan, parcel, options) if found.table in plan.names]
+    if options.many:
+        yield from _in_order([any_table(found, plan.names[found.table], options.unrepresentable) for found in ours])
+    else:
+        yield from _in_order([_fitted(found, options, schema) for found in ours])
+
+
+def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows of several tables, or partitions, by their places; a preimage stays before its postimage."""
+    if len(batches) < 2:
+        return batches
+    rows = pa.Table.from_batches(batches)
+    return rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")]).combine_chunks().to_batches()
 
 
 def _keys(plan: ReadPlan, parcel: Parcel) -> pa.RecordBatch:
@@ -102,7 +108,7 @@ def _is_number(oid: int, typmod: int) -> bool:
     return oid == NUMERIC or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def _fitted(found: TableBatch, types: Types, options: SourceOptions, schema: spark.StructType) -> pa.RecordBatch:
+def _fitted(found: TableBatch, options: SourceOptions, schema: spark.StructType) -> pa.RecordBatch:
     batch = to_spark(found.rows, found.relation.columns, options.json_columns, options.unrepresentable)
     target = to_arrow_schema(schema, timezone="UTC")
     if batch.schema.equals(target):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from penstock.errors import OperatorError
+from penstock.errors import ConfigError, OperatorError
 from penstock.postgres.rows import ADDED
 from penstock.postgres.values import arrow_type
 from penstock.spark.variant import to_variant
@@ -103,8 +103,14 @@ def _column_type(column: TypedColumn, json_columns: str) -> spark.DataType:
 
 def changes_type(columns: Iterable[TypedColumn], json_columns: str) -> spark.StructType:
     """The columns of a table and those that are added to its changes."""
+    own = table_type(columns, json_columns)
+    if taken := [name for name in own.names if name in ADDED_NAMES]:
+        raise ConfigError(
+            f"the table has a column {taken[0]}, which is the name of a column that is added to its changes",
+            hint='Rename it, or stream the table by .option("tables", …), with before and after as VARIANT.',
+        )
     added = [spark.StructField(f.name, spark_type(f.type), f.nullable) for f in ADDED]
-    return spark.StructType([*table_type(columns, json_columns).fields, *added])
+    return spark.StructType([*own.fields, *added])
 
 
 def to_spark(

@@ -1,0 +1,232 @@
+"""What a stream's rows look like, in each mode and for every kind of change."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError, OperatorError
+from tests.fixtures.databases import Database
+from tests.fixtures.streams import Rows, Steps, Streamed
+from tests.fixtures.waiting import wait_until
+
+# Too long to stay in its row, too random to be made shorter.
+LONG = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 200))"
+
+
+def told(rows: Rows, *columns: str) -> list[tuple[Any, ...]]:
+    """Each row's change and some of its columns, then those it lacks."""
+    return [(row["_change_type"], *(row[name] for name in columns), row["_missing"]) for row in rows]
+
+
+@pytest.mark.smoke
+def test_every_kind_of_change_is_a_row_that_says_so(stream: Streamed) -> None:
+    """E3, E4, E10: typed columns; a value that was not sent is named, not null by chance."""
+    stream.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, big text, n numeric(8,2), j jsonb, d date, at timestamptz, y bytea)"
+    )
+    stream.available_now(table="t")
+    stream.execute(
+        f"INSERT INTO t VALUES (1, {LONG}, 1.50, %s, '2024-02-29', '2024-01-01 10:00+02', '\\x00ff')",
+        '{"a": [1, null]}',
+    )
+    stream.execute("UPDATE t SET n = NULL WHERE id = 1")
+    stream.execute("UPDATE t SET id = 2 WHERE id = 1")
+    stream.execute("DELETE FROM t WHERE id = 2")
+    stream.execute("TRUNCATE t")
+    frame = stream.load(table="t")
+    assert frame.schema["j"].dataType.simpleString() == "variant"
+    rows = stream.start(frame.selectExpr("*", "j:a[0]::int AS inner"), trigger={"availableNow": True}).await_end().rows
+    others = ["big", "n", "j", "d", "at", "y"]
+    assert told(rows, "id", "n") == [
+        ("insert", 1, Decimal("1.50"), []),
+        ("update_postimage", 1, None, ["big"]),
+        ("update_preimage", 1, None, others),
+        ("update_postimage", 2, None, ["big"]),
+        ("delete", 2, None, others),
+        ("truncate", None, None, ["id", *others]),
+    ]
+    first = rows[0]
+    assert len(first["big"]) == 6400 and first["y"] == b"\x00\xff" and first["d"] == datetime.date(2024, 2, 29)
+    assert first["at"].astimezone(datetime.UTC) == datetime.datetime(2024, 1, 1, 8, tzinfo=datetime.UTC)
+    assert first["j"].toPython() == {"a": [1, None]} and first["inner"] == 1
+    assert rows[1]["big"] is None and rows[3]["big"] is None
+    assert [row["_seq"] for row in rows] == [0] * 6
+    lsns = [row["_commit_lsn"] for row in rows]
+    assert lsns == sorted(lsns) and len(set(lsns)) == 5 and lsns[2] == lsns[3]
+    assert all(row["_xid"] > 0 for row in rows)
+    ((now,),) = stream.execute("SELECT clock_timestamp()")
+    assert all(abs(row["_commit_timestamp"].astimezone(datetime.UTC) - now).total_seconds() < 300 for row in rows)
+
+
+def test_names_are_the_servers_own_however_odd(stream: Streamed) -> None:
+    """E6: mixed case, dots, blanks, letters beyond ASCII; the same name in another schema is another table."""
+    stream.execute('CREATE SCHEMA "Büro.x"')
+    stream.execute('CREATE TABLE "Büro.x"."Ein Name" ("Key" int PRIMARY KEY, "a.b c" text, "ü`" int)')
+    stream.execute('CREATE TABLE "Ein Name" (id int PRIMARY KEY)')
+    options = {"table": '"Büro.x"."Ein Name"'}
+    stream.available_now(**options)
+    stream.execute('INSERT INTO "Ein Name" VALUES (9)')
+    stream.execute('INSERT INTO "Büro.x"."Ein Name" VALUES (1, \'x\', 2)')
+    (row,) = stream.available_now(**options).rows
+    assert (row["Key"], row["a.b c"], row["ü`"]) == (1, "x", 2)
+
+
+def test_keys_of_many_tables_come_in_one_stream(stream: Streamed) -> None:
+    """E7, E10: identity and link columns; rows of a partition under the table that was asked for."""
+    stream.execute("CREATE TABLE a (id int PRIMARY KEY, note text)")
+    stream.execute("CREATE TABLE b (id int, a_id int REFERENCES a, PRIMARY KEY (id)) PARTITION BY RANGE (id)")
+    stream.execute("CREATE TABLE b_low PARTITION OF b FOR VALUES FROM (0) TO (100)")
+    stream.execute("CREATE TABLE c (id int PRIMARY KEY)")
+    stream.execute(f"CREATE PUBLICATION {stream.slot} FOR TABLE a, b, c")
+    stream.available_now(tables="a, b", mode="keys")
+    stream.execute("INSERT INTO a VALUES (1, 'x')")
+    stream.execute("INSERT INTO c VALUES (5)")
+    stream.execute("INSERT INTO b VALUES (7, 1)")
+    stream.execute("UPDATE b SET id = 8")
+    stream.execute("UPDATE a SET note = 'y'")
+    stream.execute("DELETE FROM b")
+    stream.execute("TRUNCATE b")
+    rows = stream.available_now(tables="a, b", mode="keys").rows
+    assert [(row["table"], row["op"], row["new"], row["old"]) for row in rows] == [
+        ("public.a", "insert", {"id": "1"}, None),
+        ("public.b", "insert", {"id": "7", "a_id": "1"}, None),
+        ("public.b", "update", {"id": "8", "a_id": "1"}, {"id": "7"}),
+        ("public.a", "update", {"id": "1"}, None),
+        ("public.b", "delete", None, {"id": "8"}),
+        ("public.b", "truncate", None, None),
+    ]
+    assert all(row["xid"] > 0 and row["_commit_lsn"] > 0 for row in rows)
+
+
+def test_rows_of_many_tables_come_as_before_and_after(stream: Streamed) -> None:
+    """E3, E10: VARIANT objects; columns by name, whatever the table."""
+    stream.execute("CREATE TABLE a (id int PRIMARY KEY, big text, j json)")
+    stream.execute("CREATE TABLE b (x text, y bool)")
+    stream.execute("ALTER TABLE b REPLICA IDENTITY FULL")
+    stream.available_now(tables="a, b")
+    stream.execute(f"INSERT INTO a VALUES (1, {LONG}, '[1]')")
+    stream.execute("UPDATE a SET id = 2, j = NULL")
+    stream.execute("INSERT INTO b VALUES ('k', true)")
+    stream.execute("UPDATE b SET y = false")
+    stream.execute("DELETE FROM b")
+    rows = stream.available_now(tables="a, b").rows
+
+    def plain(value: Any) -> Any:
+        return value and {name: one for name, one in value.toPython().items() if name != "big"}
+
+    assert [(row["_table"], row["_change_type"], plain(row["before"]), plain(row["after"])) for row in rows] == [
+        ("public.a", "insert", None, {"id": 1, "j": [1]}),
+        ("public.a", "update_postimage", {"id": 1}, {"id": 2, "j": None}),
+        ("public.b", "insert", None, {"x": "k", "y": True}),
+        ("public.b", "update_postimage", {"x": "k", "y": True}, {"x": "k", "y": False}),
+        ("public.b", "delete", {"x": "k", "y": False}, None),
+    ]
+    assert [row["_missing"] for row in rows[:3]] == [[], ["big"], []]
+
+
+def test_json_comes_as_its_exact_text_where_that_is_asked_for(steps: Steps) -> None:
+    """E4: with the digits that VARIANT has no room for."""
+    steps.execute("CREATE TABLE t (id int PRIMARY KEY, j json)")
+    steps.begin(table="t", jsonColumns="string").open()
+    digits = "1." + "123456789" * 6
+    steps.execute(f"INSERT INTO t VALUES (1, '{{\"b\" :{digits},\"a\": 1e999}}'), (2, 'null'), (3, NULL)")
+    assert [row["j"] for row in steps.rows(3)] == [f'{{"b" :{digits},"a": 1e999}}', "null", None]
+
+
+def test_a_value_that_its_column_cannot_hold_stops_the_stream_or_is_null_by_name(stream: Streamed) -> None:
+    """E104: the way on is named, and a restart takes it: the same rows, with nulls."""
+    stream.execute("CREATE TABLE t (id int PRIMARY KEY, d date, n numeric(5,1), at timestamptz, j jsonb)")
+    stream.available_now(table="t")
+    stream.execute("INSERT INTO t VALUES (1, '2024-01-01', 1.5, '2024-01-01', '1')")
+    stream.execute("INSERT INTO t VALUES (2, 'infinity', 'NaN', '10000-01-01 00:00+00', '1e400')")
+    running = stream.start(table="t")
+    said = running.await_failure()
+    stream.await_free()
+    assert "column d of public.t holds a value that date32[day] cannot" in said
+    assert "Set unrepresentable to null" in said
+    for value in "infinity", "10000-01", "1e400", "0000000000":
+        assert value not in said.replace("an infinity", ""), "no row value is told"
+    rows = stream.available_now(table="t", unrepresentable="null").rows
+    assert [(row["id"], row["d"], row["n"], row["at"], row["j"] and row["j"].toPython()) for row in rows] == [
+        (1, datetime.date(2024, 1, 1), Decimal("1.5"), rows[0]["at"], 1),
+        (2, None, None, None, None),
+    ]
+    assert [row["_missing"] for row in rows] == [[], ["d", "n", "at", "j"]]
+
+
+def test_a_preimage_comes_with_every_update_and_needs_whole_old_rows(steps: Steps) -> None:
+    """E42: without FULL it is refused with the SQL, for each partition."""
+    steps.execute("CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    steps.execute("CREATE TABLE t_low PARTITION OF t FOR VALUES FROM (0) TO (100)")
+    steps.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    steps.begin(table="t", preimage="true")
+    with pytest.raises(ConfigError) as caught:
+        steps.poll()
+    assert 'ALTER TABLE "public"."t_low" REPLICA IDENTITY FULL;' in str(caught.value)
+    steps.execute("ALTER TABLE t_low REPLICA IDENTITY FULL")
+    steps.restart().open()
+    steps.execute("INSERT INTO t VALUES (1, 'a')")
+    steps.execute("UPDATE t SET v = 'b'")
+    assert told(steps.rows(3), "id", "v") == [
+        ("insert", 1, "a", []),
+        ("update_preimage", 1, "a", []),
+        ("update_postimage", 1, "b", []),
+    ]
+    steps.execute("CREATE TABLE t_high PARTITION OF t FOR VALUES FROM (100) TO (200)")
+    steps.execute("INSERT INTO t VALUES (100, 'c')")
+    wait_until(steps.poll, what="the row")
+    with pytest.raises(ConfigError, match="t_high"):
+        steps.read()
+
+
+@pytest.mark.parametrize("via_root", [False, True])
+def test_rows_of_partitions_come_under_their_table_also_those_made_meanwhile(steps: Steps, via_root: bool) -> None:
+    """E7: made, attached, with columns in another order; a stranger in the same publication stays out."""
+    steps.execute("CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    steps.execute("CREATE TABLE t0 PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    steps.execute("CREATE TABLE t2 (v text, id int PRIMARY KEY)")
+    steps.execute(f"CREATE PUBLICATION pub FOR TABLE t, t2 WITH (publish_via_partition_root = {via_root})")
+    steps.begin(table="t", publication="pub").open()
+    steps.execute("INSERT INTO t VALUES (1, 'a')")
+    assert told(steps.rows(1), "id", "v") == [("insert", 1, "a", [])]
+    steps.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (10) TO (20)")
+    steps.execute("INSERT INTO t VALUES (11, 'b')")
+    assert told(steps.rows(1), "id", "v") == [("insert", 11, "b", [])]
+    steps.execute("INSERT INTO t2 VALUES ('c', 21)")  # which may count as t's: it is, once t2 is attached
+    steps.execute("ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (20) TO (30)")
+    steps.execute("INSERT INTO t VALUES (22, 'd')")
+    rows: Rows = []
+    while not any(row["id"] == 22 for row in rows):
+        rows += steps.batch()
+    assert told(rows, "id", "v")[-1] == ("insert", 22, "d", [])
+    steps.execute("UPDATE t SET id = 2 WHERE id = 11")
+    moved = told(steps.rows(2), "id", "v")
+    assert moved == [("delete", 11, None, ["v"]), ("insert", 2, "b", [])]
+
+
+def test_a_partition_alone_can_be_asked_for(steps: Steps) -> None:
+    """E7: its neighbours stay out."""
+    steps.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    steps.execute("CREATE TABLE t0 PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    steps.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (10) TO (20)")
+    steps.begin(table="t0").open()
+    steps.execute("INSERT INTO t VALUES (11), (1)")
+    assert [row["id"] for row in steps.rows(1)] == [1]
+
+
+def test_a_column_with_the_name_of_an_added_one_is_refused(db18: Database, steps: Steps) -> None:
+    db18.execute("CREATE TABLE t (id int PRIMARY KEY, _seq int)")
+    with pytest.raises(ConfigError, match="has a column _seq"):
+        steps.begin(table="t")
+
+
+def test_a_table_whose_updates_would_then_be_rejected_is_not_published(steps: Steps) -> None:
+    """E41: the query says what is missing."""
+    steps.execute("CREATE TABLE t (id int)")
+    steps.begin(table="t")
+    with pytest.raises(OperatorError, match="replica identity"):
+        steps.poll()
