@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock import ReplicationConfig, TlsConfig, errors
+from penstock.spark import settings
+from penstock.spark.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -62,3 +64,18 @@ def test_every_error_is_in_the_reference() -> None:
 def test_every_setting_is_in_the_reference(settings: type) -> None:
     page = (ROOT / "docs/reference/capture.md").read_text()
     assert not [field.name for field in dataclasses.fields(settings) if f"| `{field.name}` |" not in page]
+
+
+def test_every_option_of_the_spark_source_is_in_the_reference_with_its_default() -> None:
+    page = (ROOT / "docs/reference/spark.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
+    assert not {option.name for option in OPTIONS} - rows.keys()
+    for option in OPTIONS:
+        default = rows[option.name].split(" | ")[0].strip("` ")
+        assert default == option.default, option.name
+        assert not [word for word in option.words if f"`{word}`" not in rows[option.name]], option.name
+
+
+def test_every_setting_of_the_session_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/spark.md").read_text()
+    assert not [one.name for one in settings.TABLE if f"| `{one.name}` |" not in page]
