@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -424,3 +425,25 @@ def test_a_publication_of_some_operations_sends_those(database: Database) -> Non
     assert [(change.op, change.new, change.position.row) for change in changes] == [
         (Op.INSERT, {"id": 1}, 0), (Op.INSERT, {"id": 3}, 1), (Op.TRUNCATE, None, 2),
     ]  # fmt: skip
+
+
+def test_lsns_are_spelled_and_ordered_as_the_server_does(database: Database, rng: random.Random) -> None:
+    """E9: both ends of the range and a hundred between."""
+    lsns = [Lsn.ZERO, Lsn.MAX, *(Lsn(rng.getrandbits(rng.randint(1, 64))) for _ in range(100))]
+    rows = database.execute(
+        "SELECT l::text AS shown FROM unnest(%s::pg_lsn[]) AS l ORDER BY l", [str(lsn) for lsn in lsns]
+    )
+    assert [Lsn.parse(text) for (text,) in rows] == sorted(lsns)
+    assert [text for (text,) in rows] == [str(lsn) for lsn in sorted(lsns)]
+
+
+def test_the_time_of_a_commit_is_the_servers(database: Database) -> None:
+    """E9: to the microsecond, between the moments that the server names before and after it."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with recording(database) as recorded:
+        ((before,),) = database.execute("SELECT clock_timestamp()")
+        database.execute("INSERT INTO t VALUES (1)")
+        ((after,),) = database.execute("SELECT clock_timestamp()")
+        tables = [table for batch in recorded.batches() for table in batch.tables if table.table.name == "t"]
+    (moment,) = tables[0].rows.column("_commit_timestamp").to_pylist()
+    assert before <= moment <= after
