@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fixtures.databases import Database
 from tests.fixtures.spark import Engine
 from tests.fixtures.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _numbers = itertools.count(1)
 
@@ -31,12 +34,9 @@ class Source:
         return {"url": self.database.url, "slot": self.slot, **{name: str(value) for name, value in more.items()}}
 
     def await_slot(self, slot: str | None = None) -> None:
-        """Wait until the reader streams: what is committed from now on is sent to it at once."""
-        query = (
-            "SELECT FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
-            " WHERE slot_name = %s AND state = 'streaming'"
-        )
-        wait_until(lambda: self.execute(query, slot or self.slot), 60, "the reader to stream")
+        """Wait until the slot is there: what is committed from now on is kept for the reader."""
+        query = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+        wait_until(lambda: self.execute(query, slot or self.slot), 60, "the slot")
 
     def close(self) -> None:
         """Drop every slot of the database, once its reader has let go of it."""
@@ -57,6 +57,18 @@ def source18(db18: Database, engine: Engine) -> Iterator[Source]:
     source.close()
     if left:
         pytest.fail(f"left behind: {', '.join(left)}", pytrace=False)
+
+
+@pytest.fixture
+def load(spark: SparkSession, db18: Database) -> Iterator[Callable[..., DataFrame]]:
+    """Load a table of a fresh database; what holds a snapshot of it is ended with the test."""
+
+    def loaded(table: str = "t", **options: Any) -> DataFrame:
+        reader = spark.read.format("penstock").options(url=db18.url, table=table)
+        return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+    yield loaded
+    db18.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'penstock'")
 
 
 @pytest.fixture
