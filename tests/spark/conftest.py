@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.databases import Database
 from tests.fixtures.spark import Engine
+from tests.fixtures.streams import Tapped
 from tests.fixtures.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -21,17 +22,8 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-class Source:
-    """A database, and the name of a slot in it that no other test uses; the source makes the slot itself."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.execute = database.execute
-        self.slot = f"spark_{next(_numbers)}"
-
-    def options(self, **more: Any) -> dict[str, str]:
-        """The options of a stream; `more` goes before ours."""
-        return {"url": self.database.url, "slot": self.slot, **{name: str(value) for name, value in more.items()}}
+class Source(Tapped):
+    """A database to stream from, without a query or a JVM of the test's own: the test runs another's code."""
 
     def await_slot(self, slot: str | None = None) -> None:
         """Wait until the slot is there: what is committed from now on is kept for the reader."""
@@ -40,18 +32,17 @@ class Source:
 
     def close(self) -> None:
         """Drop every slot of the database, once its reader has let go of it."""
-        held = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND active"
-        wait_until(lambda: not self.execute(held), what="the slots to be free")
+        held = "SELECT FROM pg_replication_slots WHERE database = current_database() AND active"
+        wait_until(lambda: not self.execute(held), 20, "the slots to be free")
         self.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-            " WHERE database = current_database() AND NOT temporary"
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
         )
 
 
 @pytest.fixture
 def source18(db18: Database, engine: Engine) -> Iterator[Source]:
     """A database on Postgres 18 to stream from; queries left running are stopped, and fail the test."""
-    source = Source(db18)
+    source = Source(db18, f"spark_{next(_numbers)}")
     yield source
     left = engine.clear()
     source.close()

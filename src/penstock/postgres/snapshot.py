@@ -92,7 +92,8 @@ def _receive(pgconn: pq.abc.PGconn, limit: int) -> tuple[bytes, bool]:
     """Lines of about `limit` bytes, waiting for them, and whether they are the last."""
     wait = sockets.poll()
     wait.register(pgconn.socket, sockets.POLLIN)
-    get, pieces, size = pgconn.get_copy_data, [], 0
+    get, size = pgconn.get_copy_data, 0
+    pieces: list[bytes] = []
     while size < limit:
         lines: list[memoryview] = []
         append, held = lines.append, 0

@@ -14,11 +14,10 @@ from penstock.model import QualifiedTable
 from penstock.postgres import catalog
 from penstock.postgres.catalog import TableInfo
 from penstock.postgres.connection import open_sql
-
-snapshot_reader = None
+from penstock.spark.batch import snapshot_reader, snapshot_type
 from penstock.spark.options import SourceOptions
 from penstock.spark.reader import ChangeReader
-from penstock.spark.schema import KEYS, MANY, changes_type, table_type
+from penstock.spark.schema import KEYS, MANY, changes_type
 
 
 class PenstockSource(DataSource):
@@ -36,12 +35,9 @@ class PenstockSource(DataSource):
             return KEYS
         if options.slot and options.many:
             return MANY
-        columns = self._table(options).columns
         if options.slot:
-            return changes_type(columns, options.json_columns)
-        if options.columns:
-            columns = tuple(column for name in options.columns for column in columns if column.name == name)
-        return table_type(columns, options.json_columns)
+            return changes_type(self._table(options).columns, options.json_columns)
+        return snapshot_type(options.for_batch())
 
     def reader(self, schema: spark.StructType) -> DataSourceReader:
         """The batch side."""
