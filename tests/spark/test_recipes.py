@@ -14,6 +14,8 @@ from pyspark.sql.streaming import StreamingQuery
 from tests.fixtures.waiting import wait_until
 from tests.spark.conftest import Source
 
+pytestmark = pytest.mark.smoke  # together they use nearly all of the source
+
 PAGES = Path(__file__).parents[2] / "docs/how-to"
 PATIENCE_S = 60.0
 LARGE = 100_000  # characters: kept out of the row, and not sent again when it does not change
