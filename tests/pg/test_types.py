@@ -104,6 +104,15 @@ COLUMNS: dict[str, tuple[str, list[str]]] = {
 }  # fmt: skip
 
 
+# Those that have a typed form; every other is a text.
+TYPED = {
+    "bool": pa.bool_(), "int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64(), "oid": pa.int64(),
+    "float4": pa.float32(), "float8": pa.float64(), "bytea": pa.binary(), "date": pa.date32(),
+    "numeric_p_s": pa.decimal128(10, 3), "numeric_38": pa.decimal128(38, 10),
+    "timestamp": pa.timestamp("us"), "timestamp_3": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+
+
 def available(database: Database) -> dict[str, tuple[str, list[str]]]:
     """The columns that this server can hold: all of them, and hstore where it is installed."""
     found = dict(COLUMNS)
@@ -171,6 +180,7 @@ def test_every_value_is_exactly_what_postgres_holds(
         schema, rows = _read_whole(recorded)
         thin = recorded.changes(columns={QualifiedTable("public", "v"): ["id", *columns]})
     assert len(rows) == len(thin) == len(texts)
+    assert {name: schema.field(name).type for name in columns} == {n: TYPED.get(n, pa.string()) for n in columns}
     wrong = [name for name in columns if not _exact(database, name, schema, rows, texts)]
     assert not wrong
     wrong = [

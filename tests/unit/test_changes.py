@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -58,7 +59,7 @@ class History:
             for one in found:
                 self.expected.append((*one, xid, Position(end_lsn, ordinal)))
                 ordinal += 1
-        self.frames += wire.transaction(end_lsn, *messages, xid=xid)
+        self.frames += wire.transaction(end_lsn, *messages, xid=xid, commit_time=7)
 
     def describe(self, oid: int) -> pg.Relation:
         identity = self.rng.choice("dif")
@@ -100,8 +101,11 @@ class History:
         return {n: v if v is None else v.decode() for n, v, s in told if s and not isinstance(v, pg.Unchanged)}
 
 
-def assembled(frames: list[bytes]) -> list[Transaction]:
-    return [event for event in Assembler().feed(frames) if isinstance(event, Transaction)]
+def assembled(frames: list[bytes], *cuts: int) -> list[Transaction]:
+    """The transactions of frames that are received in several portions."""
+    assembler, bounds = Assembler(), [0, *sorted(cuts), len(frames)]
+    events = [event for a, b in pairwise(bounds) for event in assembler.feed(frames[a:b])]
+    return [event for event in events if isinstance(event, Transaction)]
 
 
 @settings(max_examples=70)
@@ -112,10 +116,13 @@ def test_thin_changes_are_the_same_however_they_are_cut(seed: int, max_rows: int
     history.run(5)
     watermark = Watermark()
     found = []
-    for piece in pieces(assembled(history.frames), max_rows, max_bytes):
+    cuts = [history.rng.randrange(len(history.frames)) for _ in range(history.rng.randint(0, 4))]
+    for piece in pieces(assembled(history.frames, *cuts), max_rows, max_bytes):
         changes = list(thin(piece, everything, watermark))
         assert len(changes) == piece.count <= max_rows
         found += [tuple(change[:6]) for change in changes]
+        origins = zip(*(numbers.tolist() for numbers in piece.origins()), strict=True)
+        assert list(origins) == [(*change.position, change.xid, 7) for change in changes]
         assert [change.ack for change in changes] == [Ack(watermark, change.position) for change in changes]
         sizes = [len(message) for message in getattr(piece.rows, "messages", list)()]
         assert len(sizes) <= 1 or sum(sizes) <= max_bytes

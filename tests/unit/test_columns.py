@@ -75,7 +75,9 @@ def test_a_broken_block_is_refused_where_its_messages_are_and_otherwise_agrees(b
 
 def _damaged(message: bytes, rng: Random) -> bytes:
     # The tag stays one of a row: nothing else gets into a block.
-    how = rng.choice(["byte", "length", "cut", "more"])
+    how = rng.choice(["byte", "length", "cut", "more", "tag"])
+    if how == "tag":
+        return bytes([rng.choice(b"IUD")]) + message[1:]
     if how == "cut":
         return message[: rng.randint(1, len(message))]
     if how == "more" or len(message) < 5:
@@ -111,6 +113,23 @@ def test_a_row_cut_at_any_byte_is_refused_with_its_place(row: Row, last: bool) -
         with pytest.raises(DecodeError) as by_reference:
             pg.decode(whole[:size], relations=relations)
         assert (refused.value.offset, refused.value.tag) == (by_reference.value.offset, chr(whole[0]))
+
+
+@pytest.mark.parametrize("tag", list(b"IUD"), ids=chr)
+def test_a_tuple_of_another_kind_than_its_row_may_have_is_refused(tag: int) -> None:
+    """E2: by both decoders, with one tuple and with two."""
+    relations, values = {1: wire.relation(1)}, wire.row((b"1", None))
+    for kind in b"NKOnko\0X":
+        for follows in (b"", b"N" + values, b"K" + values):
+            message = bytes([tag, 0, 0, 0, 1, kind]) + values + follows
+            block = block_of([wire.encode(ROWS[0]), message], relations)
+            try:
+                expected = one_by_one(block, everything)
+            except DecodeError:
+                with pytest.raises(DecodeError):
+                    split(block, everything)
+            else:
+                assert at_once(block, everything) == expected
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**31, 2**32 - 1])

@@ -259,7 +259,8 @@ def test_messages_that_change_no_row_pass_without_a_trace() -> None:
 
 def test_a_keepalive_is_told_with_its_wish_for_an_answer() -> None:
     """E24."""
-    assert assemble([wire.keepalive(5), wire.keepalive(7, True)]) == [Keepalive(Lsn(5), False), Keepalive(Lsn(7), True)]
+    far = Lsn(0x8877665544332211)
+    assert assemble([wire.keepalive(5), wire.keepalive(far, True)]) == [Keepalive(Lsn(5), False), Keepalive(far, True)]
 
 
 @pytest.mark.parametrize("spill_bytes", [0, HUGE], ids=["spilled", "held"])
