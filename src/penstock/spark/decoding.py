@@ -52,7 +52,8 @@ def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) < 2:
         return batches
     rows = pa.Table.from_batches(batches)
-    return rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")]).combine_chunks().to_batches()
+    ordered = rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")])
+    return list(ordered.combine_chunks().to_batches())
 
 
 def _keys(plan: ReadPlan, parcel: Parcel) -> pa.RecordBatch:
