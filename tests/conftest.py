@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.fixtures.proxies",
     "tests.fixtures.standbys",
     "tests.fixtures.consumers",
+    "tests.fixtures.trials",
     "tests.fixtures.commands",
     "tests.fixtures.streams",
 ]

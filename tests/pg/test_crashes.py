@@ -8,17 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock import failpoints
-from penstock.model import Lsn
-from tests.fixtures.captures import Published
-from tests.fixtures.consumers import LAST, Consumer, Job, Kept, Nursery
+from tests.fixtures.trials import Trial
 from tests.fixtures.waiting import wait_until
-from tests.fixtures.writers import Writer, positions
+from tests.fixtures.writers import Writer
 
 # At which pass the process ends, run after run: early ones, and some in the midst of the work.
 PASSES = {
@@ -29,51 +25,6 @@ PASSES = {
     "confirm": (1, 6, 40),
     "feedback": (1, 2, 4),
 }
-
-
-class Trial:
-    """A published table, a consumer that is started again and again on one file, and a slot that keeps every change."""
-
-    def __init__(self, published: Published, nursery: Nursery, file: Path) -> None:
-        self.published = published
-        self.kept = Kept(file)
-        self._nursery = nursery
-        self._file = file
-        self._oracle = f"{published.slot}_all"
-        self._crashes: list[tuple[Lsn, set[tuple[int, int]]]] = []
-        for slot in (published.slot, self._oracle):
-            published.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
-
-    def start(self, failpoint: str = "", arrow: bool = False) -> Consumer:
-        """Start a consumer; transactions come to it in pieces."""
-        url = self.published.url(logical_decoding_work_mem="64kB")
-        return self._nursery.start(Job(url, self.published.slot, str(self._file), failpoint, arrow))
-
-    def note_crash(self) -> None:
-        """Note what the slot says is confirmed, and what the consumer had written, once it is gone."""
-        self.published.await_free()
-        self._crashes.append((self.published.confirmed(), self.kept.seen()))
-
-    def finish(self, arrow: bool = False) -> None:
-        """Let a last consumer come to the end, and compare."""
-        self.published.insert(LAST)
-        assert self.start(arrow=arrow).ended() == 0
-        assert self.kept.state() == self.published.execute("SELECT id, v FROM t WHERE id <> -1 ORDER BY id")
-        written = positions(self.published.database.connect(), self._oracle)
-        assert self.kept.seen() == written, "every change was seen, and none that was not committed"
-        for confirmed, seen in self._crashes:
-            passed = {position for position in written if position[0] <= confirmed}
-            assert passed <= seen, "the slot never passed a change that was not durable"
-
-    def close(self) -> None:
-        self.published.execute("SELECT pg_drop_replication_slot(%s)", self._oracle)
-
-
-@pytest.fixture
-def trial(published: Published, nursery: Nursery, tmp_path: Path) -> Iterator[Trial]:
-    trial = Trial(published, nursery, tmp_path / "kept.sqlite")
-    yield trial
-    trial.close()
 
 
 @pytest.mark.parametrize("name", failpoints.NAMES)
