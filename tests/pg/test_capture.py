@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.demo.server import Server
 from penstock.errors import BugError, DiskError, OperatorError, UnavailableError
 from penstock.model import Lsn, QualifiedTable, ReplicationConfig
 from penstock.postgres import replication
 from penstock.postgres.capture import WalChangeCapture
 from penstock.postgres.receiver import Receiver
 from tests.fixtures.captures import Published, ids, take
+from tests.fixtures.proxies import Proxy
 from tests.fixtures.tls import Certificates, TlsProxy
 from tests.fixtures.waiting import wait_until
 
@@ -88,6 +90,24 @@ def test_closing_while_the_server_is_away(published18: Published) -> None:
     stream.close()
     assert time.monotonic() - began < 3
     assert list(stream) == []
+
+
+def test_closing_does_not_wait_for_a_server_that_does_not_answer(
+    published18: Published, proxy: Callable[[Server], Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E32: an attempt to connect that is under way ends by its own limit, later."""
+    monkeypatch.setattr("penstock.postgres.receiver._CLOSE_S", 0.2)
+    through = proxy(published18.database.server)
+    stream = published18.streaming(through.url(published18.database.name) + "&connect_timeout=1")
+    before = through.accepted
+    through.stall()
+    through.cut()
+    wait_until(lambda: through.accepted > before, what="an attempt to connect")
+    began = time.monotonic()
+    stream.close()
+    assert time.monotonic() - began < 0.9
+    assert list(stream) == []
+    wait_until(lambda: receiving() == [], what="the thread to end")
 
 
 def test_an_abandoned_stream_is_cleaned_up(published: Published) -> None:

@@ -369,12 +369,23 @@ def test_a_server_that_dies_while_a_slot_is_made_is_passing_trouble(
     assert published.row() is None
 
 
-def test_a_lost_slot_is_never_used_again(start_server: Callable[..., Server]) -> None:
-    """E27: before the start: by stream, by advance; the way out is named, and dropping it is possible."""
-    server = start_server(16, {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
+def test_a_slot_is_served_while_it_is_about_to_be_lost_and_never_after(
+    start_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    """E27: `unreserved` is said, and what it holds is delivered; `lost` is an error that names the way out."""
+    server = start_server(16, {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
         connection.execute("CREATE PUBLICATION pub FOR TABLE t")
+        connection.execute("SELECT pg_create_logical_replication_slot('late', 'pgoutput')")
+        for number in range(4):
+            connection.execute("INSERT INTO t VALUES (%s)", [number])
+            connection.execute("SELECT pg_switch_wal()")
+        status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'late'"
+        assert connection.execute(status).fetchone() == ("unreserved",)
+        with WalChangeCapture(receiver.ReplicationConfig("late", "pub"), server.url()).live() as stream:
+            assert ids(take(stream, 4)) == [0, 1, 2, 3]
+        assert "slot late is about to be lost" in caplog.text
         with open_sql(resolve(server.url())) as sql:
             at = slot.create(sql, "lost")
             _burn_wal(connection, sql, "lost")

@@ -41,7 +41,6 @@ _T = TypeVar("_T")
 _PIECE_ROWS = 16_384
 _PIECE_BYTES = 4 << 20
 _LAG_AGE_S = 1.0
-_ABANDONED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,7 @@ class _Source:
         self.receiver = receiver
         self.watermark = watermark
         self.known = known
-        # Not for ever: the garbage collector may run where a lock is held that the thread needs to end.
-        weakref.finalize(self, receiver.close, _ABANDONED_S)
+        weakref.finalize(self, receiver.close)
 
     def produce(self, make: Callable[[Piece], _T], max_rows: int, max_bytes: int) -> Iterator[_T]:
         while (transactions := self.receiver.take(max_bytes)) is not None:

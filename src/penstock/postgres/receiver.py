@@ -45,6 +45,7 @@ _PROGRESS_S = 0.2
 # until the next commit, or until it hears from us. So it does: soon after each progress, and every second.
 _NUDGE_S = 0.02
 _LONGEST_STATUS_S = 1.0
+_CLOSE_S = 5.0
 # How long a server that shuts down is made to wait for the consumer.
 _SHUTDOWN_S = 1.0
 # What the server takes unless it is configured otherwise; it stands for "never" too.
@@ -195,8 +196,11 @@ class Receiver:
         """How long nothing has come from the server."""
         return time.monotonic() - self._heard
 
-    def close(self, patience_s: float | None = None) -> None:
-        """Report what is confirmed, end the stream and the thread. Any thread, any number of times."""
+    def close(self) -> None:
+        """Report what is confirmed, end the stream and the thread. Any thread, any number of times.
+
+        Waits a few seconds at most; a thread that is stuck in an attempt to connect ends by itself when that does.
+        """
         with self._changed:
             if not self._stop.is_set():
                 self._stop.set()
@@ -204,7 +208,7 @@ class Receiver:
                 os.write(self._wake[1], b"x")
         # In the thread itself, the garbage collector called; the thread tidies up when it ends.
         if self._thread is not threading.current_thread():
-            self._thread.join(patience_s)
+            self._thread.join(_CLOSE_S)
         if not self._thread.is_alive():
             self._tidy_up()
 
