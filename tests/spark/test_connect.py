@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.programs import run
+from tests.fixtures.programs import LIMIT, run
 from tests.spark.conftest import Source
 
 PROGRAM = """
@@ -28,6 +28,7 @@ spark.stop()
 """
 
 
+@LIMIT
 @pytest.mark.smoke
 def test_changes_stream_through_spark_connect(source18: Source, tmp_path: Path, scratch: Path) -> None:
     source18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

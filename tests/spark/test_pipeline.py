@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from penstock.spark.java import find_java, home_for_spark
-from tests.fixtures.programs import PATIENCE_S, environment
+from tests.fixtures.programs import LIMIT, PATIENCE_S, environment
 from tests.spark.conftest import Source
 
 SPEC = """
@@ -30,6 +30,7 @@ def changes():
 """
 
 
+@LIMIT
 @pytest.mark.smoke
 def test_a_table_of_a_pipeline_is_filled_with_changes(source18: Source, tmp_path: Path, scratch: Path) -> None:
     source18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

