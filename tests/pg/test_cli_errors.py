@@ -131,6 +131,8 @@ def test_no_free_slot_and_no_free_sender(start_server: Start, fails: Callable[..
                 server.url(), *arguments, code=1, kind="CapacityError",
                 said="no replication slot is free", hints=("raise max_replication_slots",),
             )  # fmt: skip
+        senders = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'"
+        wait_until(lambda: connection.execute(senders).fetchone() == (0,), what="the command's walsender to end")
         with psycopg.connect(server.url(), autocommit=True, replication="database"):
             fails(
                 server.url(), "tail", "--slot", "taken", code=1, kind="CapacityError",
