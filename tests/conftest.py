@@ -16,4 +16,5 @@ pytest_plugins = [
     "tests.fixtures.trials",
     "tests.fixtures.commands",
     "tests.fixtures.streams",
+    "tests.fixtures.followers",
 ]
