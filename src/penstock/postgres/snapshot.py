@@ -29,7 +29,7 @@ from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, select
 from penstock.postgres.sqlstate import translate
 
 # Large enough that array operations pay, small enough for a cache; a row that is larger still comes whole.
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 1 << 20
 # Lines are joined this often: the driver's small buffers then stay few and in the cache, at half the time.
 _HELD_BYTES = 64 << 10
 

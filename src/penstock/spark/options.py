@@ -68,8 +68,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("spoolMaxBytes", "stream: how many bytes of changes may wait for Spark", "268435456"),
     Option("columns", "snapshot: these columns only, separated by commas"),
     Option("where", "snapshot: an SQL condition for the rows"),
-    Option("numPartitions", "snapshot: into how many parts the table is cut", "one for each core"),
-    Option("partitionColumn", "snapshot: cut by the ranges of this column"),
+    Option("numPartitions", "snapshot: into how many parts the table is cut", "one for each 32 MB, at most 4"),
+    Option("partitionColumn", "snapshot: cut by the ranges of this column, or of several, instead of by blocks"),
 )  # fmt: skip
 
 _ALIASES = {"dbtable": "table"}
