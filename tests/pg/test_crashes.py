@@ -31,11 +31,11 @@ PASSES = {
 def test_killed_at_a_step_and_started_again(trial: Trial, name: str, rng: random.Random) -> None:
     """E21, E13, E20: three times at that step, under a writer that goes on, by thin changes and by Arrow batches."""
     arrow = rng.random() < 0.5
-    with Writer(trial.published.database, rng):
+    with Writer(trial.published.database, rng, large=0.15 if name == "spill" else 0.03):
         for passes in PASSES[name]:
             assert trial.start(f"{name}:{passes}", arrow).ended() == -signal.SIGKILL
             trial.note_crash()
-    trial.finish(arrow)
+    trial.finish()
 
 
 def test_killed_at_random(trial: Trial, rng: random.Random) -> None:
@@ -48,7 +48,7 @@ def test_killed_at_random(trial: Trial, rng: random.Random) -> None:
             consumer.kill()
             assert consumer.ended() == -signal.SIGKILL
             trial.note_crash()
-    trial.finish(arrow=rng.random() < 0.5)
+    trial.finish()
     assert trial.kept.count() > 100
 
 

@@ -69,5 +69,5 @@ def test_killed_in_the_midst_of_a_large_transaction_again_and_again(trial: Trial
         assert trial.start(f"spill:{rng.randint(1, 8)}").ended() == -signal.SIGKILL
         trial.note_crash()
         assert trial.kept.count() == 0
-    trial.finish(arrow=True)
+    trial.finish()
     assert len(trial.kept.state()) == ROWS
