@@ -215,3 +215,27 @@ def test_at_the_first_connect_trouble_is_told_at_once() -> None:
         next(stream)
     assert "nothing listens" in caught.value.message
     assert caught.value.hint
+
+
+def test_a_question_that_crosses_an_answer_is_not_taken_for_a_shutdown(
+    published18: Published, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E24: a slow client is asked now and then, right after it has reported; it stays connected."""
+    stream = published18.streaming(published18.url(wal_sender_timeout=600))
+    pid = published18.walsender()
+    hand_over = receiver.Receiver._hand_over
+    asked: list[float] = []
+
+    def with_a_question(self: receiver.Receiver, duplex: replication.Duplex, frames: list[memoryview]) -> None:
+        if not asked or time.monotonic() - asked[-1] > 0.4:
+            asked.append(time.monotonic())
+            self._report(duplex)
+            frames = [*frames, memoryview(b"k" + self._seen.to_bytes(8, "big") + bytes(8) + b"\1")]
+        hand_over(self, duplex, frames)
+
+    monkeypatch.setattr(receiver.Receiver, "_hand_over", with_a_question)
+    wait_until(lambda: published18.capture().heartbeat() and len(asked) >= 5, what="five questions")
+    assert published18.walsender() == pid
+    assert "broke off" not in caplog.text
+    published18.insert(1)
+    assert ids(take(stream, 1)) == [1]

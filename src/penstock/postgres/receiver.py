@@ -91,7 +91,7 @@ class Receiver:
         self._sender_timeout_s = _USUAL_SENDER_TIMEOUT_S
         self._reported_at = 0.0
         self._nudge_at = math.inf
-        self._asked_since = 0.0
+        self._asked_at = self._asked_since = -math.inf
         self._heard = time.monotonic()  # when the server last sent something
         self._attempts = 0  # to open a stream, since one got anywhere
         self._silences = 0  # streams given up for silence, since one got anywhere
@@ -410,10 +410,12 @@ class Receiver:
         The consumer has a moment to do so; then the server is let go. It would wait for ever, and the slot stays.
         """
         now = time.monotonic()
-        if self._told < wal_end or now - self._reported_at > self._sender_timeout_s / 6:
+        # At other times it asks when it has not heard from us for half of its limit, so never twice within that.
+        if self._told < wal_end or now - self._asked_at > self._sender_timeout_s / 4:
             self._asked_since = now
         elif now - self._asked_since > _SHUTDOWN_S:
             raise UnavailableError("the server shuts down, and not all that it sent is confirmed")
+        self._asked_at = now
         self._report(duplex)
 
     def _take_note(self, transaction: Transaction, complete: list[Transaction]) -> None:
