@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from penstock.spark import health
+from tests.fixtures.drivers import Drivers
 from tests.fixtures.followers import Follower, FollowerNursery, Log
+from tests.fixtures.programs import LIMIT
 from tests.fixtures.spark import Engine
 from tests.fixtures.streams import Batches, Running, Steps, Streamed, Writer, reader_of, workers_of
 from tests.fixtures.waiting import wait_until
@@ -128,3 +130,35 @@ def kill(process: psutil.Process) -> None:
         process.kill()
     except psutil.NoSuchProcess:
         pass  # it ended by itself
+
+
+@LIMIT
+def test_a_driver_lost_at_any_moment_loses_and_repeats_nothing(steps: Steps, scratch: Path, rng: random.Random) -> None:
+    """E21, E100, E102: after the sink's write and before Spark's own word of it; and the JVM at random."""
+    steps.execute(TABLE)
+    steps.execute(f"CREATE PUBLICATION {steps.slot} FOR TABLE t")
+    steps.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", steps.slot)
+    writer, drivers = Writer(steps.database, rng), Drivers(scratch, steps.options(table="t"))
+    try:
+        writer.write(5)
+        writer.write_large(1)
+        drivers.start(die=writer.history[-1][1]).await_loss()
+        assert drivers.log.history() == writer.history
+        again = drivers.start()
+        again.said()
+        target = drivers.log.count() + rng.randint(1, 100)
+        wait_until(lambda: _more(writer, drivers, target), 60, "more rows")
+        again.lose()
+        writer.write(5)
+        writer.write_last()
+        drivers.start().finish()
+        assert drivers.log.history() == writer.history
+    finally:
+        drivers.close()
+        steps.await_free()
+
+
+def _more(writer: Writer, drivers: Drivers, target: int) -> bool:
+    if len(writer.history) < target + 200:  # no more than is read soon
+        writer.write(1)
+    return drivers.log.count() >= target
