@@ -6,6 +6,7 @@ import itertools
 import threading
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -235,6 +236,29 @@ def test_a_snapshot_that_is_gone_is_said_so_and_never_replaced(database: Databas
     with pytest.raises(OperatorError, match="the snapshot that this read shares is gone") as caught:
         list(snapshot.read_part(resolve(database.url), selection, part, ticket))
     assert "Run it again" in caught.value.hint
+
+
+def test_a_host_name_that_leads_to_another_server_is_noticed(db18: Database) -> None:
+    """A snapshot's name says nothing about its server: another one may have one of the same name."""
+    db18.execute("CREATE TABLE t AS SELECT 1 AS id")
+    selection, (part,) = planned(db18, "t")
+    with Export(resolve(db18.url), [selection]) as export:
+        for other in (replace(export.ticket, server="2000-01-01 00:00:00+00"), replace(export.ticket, state="1:1:")):
+            with pytest.raises(OperatorError, match="leads to another server"):
+                list(snapshot.read_part(resolve(db18.url), selection, part, other))
+        (batch,) = snapshot.read_part(resolve(db18.url), selection, part, export.ticket)
+    assert len(batch) == 1
+
+
+def test_of_several_hosts_the_one_with_the_snapshot_is_read(db18: Database) -> None:
+    db18.execute("CREATE TABLE t AS SELECT 1 AS id")
+    selection, (part,) = planned(db18, "t")
+    server = db18.server
+    nowhere = f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{server.port}/{db18.name}"
+    with Export(resolve(nowhere), [selection]) as export:
+        assert (export.ticket.host, export.ticket.port) == ("127.0.0.1", str(server.port))
+        (batch,) = snapshot.read_part(resolve(nowhere), selection, part, export.ticket)
+    assert len(batch) == 1
 
 
 def test_an_export_nobody_pings_is_ended_by_the_server_itself(db18: Database) -> None:

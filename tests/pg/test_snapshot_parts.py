@@ -182,6 +182,7 @@ UNFIT = {
     "nn = 1": 'at character 1: column "nn" does not exist',
     "n": "at character 1: ",
     "n = 1; DROP TABLE t": "at character 6: ",
+    "true); DROP TABLE t; SELECT (1": "cannot insert multiple commands into a prepared statement",
     "n = 1) OR (n = 2": "at character 6: ",
     "true) UNION ALL SELECT FROM t WHERE (true": "at character 5: ",
     "count(*) > 1": "aggregate functions are not allowed in WHERE",
