@@ -6,10 +6,17 @@ durable, in which order, and what may run at the same time; it does not say how.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.model import CoverageReport, Op, Position, QualifiedTable, SnapshotTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Key = tuple[str, ...]
+"""What tells the root rows of an index apart: each part exactly as Postgres prints it."""
 
 
 @runtime_checkable
@@ -100,3 +107,80 @@ class CaptureProvisioning(Protocol):
         Otherwise changes nothing and warns with the SQL to run. Never does what would make the server reject a
         user's UPDATE or DELETE.
         """
+
+
+class Documents(NamedTuple):
+    """Documents of one index: `bodies` stand beside their `ids`; None is a tombstone, no such document."""
+
+    index: str
+    ids: list[str]
+    bodies: list[bytes | None]
+
+
+class Extent(IntEnum):
+    """What a TRUNCATE means for the documents of an index; the greater includes the smaller."""
+
+    NONE = 0
+    CHILDREN = 1
+    """Any document may have lost what it shows of another table: all are to be built again."""
+    SOME_ROOTS = 2
+    """Some documents are gone (a partition of the root table): what is left is to be found out."""
+    ROOTS = 3
+    """Every document that was there is gone."""
+
+
+@runtime_checkable
+class DocumentBuilder(Protocol):
+    """Which documents a changed row touches, and each document as it stands.
+
+    Any thread may call any method; iterators are used in one thread. An iterator that is still open holds a
+    connection: `close` it, or read it to its end.
+    """
+
+    def affected(self, index: str, changes: pa.RecordBatch) -> Iterator[list[Key]]:
+        """The root keys that the changes (keys mode) may touch, in lists of bounded length.
+
+        Never too few, provided that the changes are settled: filters, limits and soft deletes are not looked at. A
+        key comes once, unless there are so many that remembering them would take unbounded memory. A key may be that
+        of no row (any more): built, it is a tombstone. Truncates are left out, see `truncated`.
+        """
+
+    def truncated(self, index: str, changes: pa.RecordBatch) -> Extent:
+        """The most that a TRUNCATE among the changes means for the index."""
+
+    def build(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]:
+        """The documents of these keys, each of one snapshot that begins after the call.
+
+        Every key asked for yields exactly one entry, however often it is asked for. Bounded by keys and bytes.
+        """
+
+    def build_range(self, index: str, after: Key | None, upto: Key | None) -> Iterator[Documents]:
+        """The documents with `after` < key <= `upto`, in no particular order; None leaves that end open.
+
+        Rows that have no document (filtered out, soft-deleted) yield nothing.
+        """
+
+    def settle(self, xids: Collection[int]) -> None:
+        """Return when these top-level transactions are finished for every snapshot that begins from now on.
+
+        Raises RetryableError when that takes too long: a commit may wait for its synchronous standby for hours.
+        """
+
+
+class ColumnType(NamedTuple):
+    """A column's SQL type as the catalog spells it, and whether it may be null.
+
+    `base` is the type below a domain, or the type itself.
+    """
+
+    name: str
+    nullable: bool
+    base: str
+
+
+@runtime_checkable
+class Catalog(Protocol):
+    """What the source says about columns."""
+
+    def column(self, table: QualifiedTable, name: str) -> ColumnType | None:
+        """The column's type, or None where there is no such table or column."""
