@@ -29,6 +29,14 @@ SIGNATURES = {
         "ChangeCapture.live": "(self) -> ChangeStream",
         "ChangeCapture.snapshot": "(self, tables: Sequence[SnapshotTable]) -> Iterator[Change]",
         "ChangeCapture.lag": "(self) -> int | None",
+        "DocumentBuilder.affected": "(self, index: str, changes: pa.RecordBatch) -> Iterator[list[Key]]",
+        "DocumentBuilder.truncated": "(self, index: str, changes: pa.RecordBatch) -> Extent",
+        "DocumentBuilder.build": "(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]",
+        "DocumentBuilder.build_range": (
+            "(self, index: str, after: Key | None, upto: Key | None) -> Iterator[Documents]"
+        ),
+        "DocumentBuilder.settle": "(self, xids: Collection[int]) -> None",
+        "Catalog.column": "(self, table: QualifiedTable, name: str) -> ColumnType | None",
         "CaptureProvisioning.inspect_coverage": "(self, required: set[QualifiedTable]) -> CoverageReport",
         "CaptureProvisioning.ensure_coverage": "(self, required: set[QualifiedTable], manage: bool) -> CoverageReport",
     },
@@ -42,6 +50,9 @@ SIGNATURES = {
         "WalChangeCapture.batches": (
             "(self, shape: RowShape | None = None, *, max_rows: int = 16384, max_bytes: int = 4194304)"
             " -> Stream[ChangeBatch]"
+        ),
+        "WalChangeCapture.key_batches": (
+            "(self, *, max_rows: int = 16384, max_bytes: int = 4194304) -> Stream[KeyBatch]"
         ),
         "WalChangeCapture.snapshot": "(self, tables: Sequence[SnapshotTable]) -> Iterator[Change]",
         "WalChangeCapture.lag": "(self) -> int | None",
@@ -76,6 +87,8 @@ REQUIRED = "required"
 FIELDS = {
     "penstock.contracts:Ack": {"sink": REQUIRED, "position": REQUIRED},
     "penstock.contracts:Change": dict.fromkeys(("table", "op", "new", "old", "xid", "position", "ack"), REQUIRED),
+    "penstock.contracts:Documents": dict.fromkeys(("index", "ids", "bodies"), REQUIRED),
+    "penstock.contracts:ColumnType": dict.fromkeys(("name", "nullable", "base"), REQUIRED),
     "penstock.model:Position": {"lsn": REQUIRED, "row": REQUIRED},
     "penstock.model:QualifiedTable": {"schema": REQUIRED, "name": REQUIRED},
     "penstock.model:SnapshotTable": {"table": REQUIRED, "columns": ()},

@@ -1,7 +1,7 @@
 """`WalChangeCapture`: Postgres row changes over logical replication.
 
-Changes come thin (`live`: identity and link columns, as Python values) or whole (`batches`: Arrow, every column).
-Both carry an acknowledgement; the slot moves to a transaction's end when all of it, and all before it, is confirmed.
+Changes come thin (`live`: identity and link columns, as Python values; `key_batches`: the same as Arrow) or whole
+(`batches`: Arrow, every column). All carry an acknowledgement; the slot moves to a transaction's end when all of it, and all before it, is confirmed.
 
 Guarantees: nothing committed is lost, whenever the process ends; after a restart what was not confirmed comes again,
 whole transactions in commit order. Memory is bounded by `buffer_bytes` + `spill_bytes` and the batch being read.
@@ -18,8 +18,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
+
+import pyarrow as pa
 
 from penstock.contracts import Change
 from penstock.errors import CoverageError
@@ -27,6 +30,7 @@ from penstock.model import CoverageReport, Lsn, Position, QualifiedTable, Replic
 from penstock.postgres import catalog, changes, publication, slot
 from penstock.postgres.changes import Piece, ThinColumns
 from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
+from penstock.postgres.keys import key_batch
 from penstock.postgres.pgoutput import Relation
 from penstock.postgres.receiver import Receiver
 from penstock.postgres.rows import Keys, RowShape, TableBatch, row_batches
@@ -49,6 +53,15 @@ class ChangeBatch:
 
     tables: tuple[TableBatch, ...]
     rows: int
+    end: Position
+    confirm: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBatch:
+    """Changes by their keys alone (`keys.SCHEMA`), up to `end`; `confirm` when what follows from them is durable."""
+
+    changes: pa.RecordBatch
     end: Position
     confirm: Callable[[], None]
 
@@ -164,13 +177,21 @@ class WalChangeCapture:
         A transaction larger than a limit is cut; it is acknowledged when its last batch is confirmed.
         """
         source = self._connect()
-        layout = shape or RowShape()
+        layout, confirm_rows = shape or RowShape(), source.watermark.confirm_rows
 
         def make(piece: Piece) -> ChangeBatch:
             tables = tuple(row_batches(piece, layout, source.known.primary_keys))
-            last = piece.spans[-1]
-            end = Position(last.transaction.end_lsn, last.end - 1)
-            return ChangeBatch(tables, piece.count, end, lambda: changes.confirm(piece, source.watermark.confirm_rows))
+            return ChangeBatch(tables, piece.count, _end(piece), partial(changes.confirm, piece, confirm_rows))
+
+        return Stream(source, source.produce(make, max_rows, max_bytes))
+
+    def key_batches(self, *, max_rows: int = _PIECE_ROWS, max_bytes: int = _PIECE_BYTES) -> Stream[KeyBatch]:
+        """The changes of `live` as Arrow batches of keys, each within the limits; cut as those of `batches`."""
+        source = self._connect()
+
+        def make(piece: Piece) -> KeyBatch:
+            found = key_batch(piece, source.known.thin)
+            return KeyBatch(found, _end(piece), partial(changes.confirm, piece, source.watermark.confirm_rows))
 
         return Stream(source, source.produce(make, max_rows, max_bytes))
 
@@ -219,6 +240,11 @@ class WalChangeCapture:
                 f"publication {report.publication} does not carry what is required: {'; '.join(found)}",
                 hint="Run: " + " ".join(report.sql) if report.sql else "",
             )
+
+
+def _end(piece: Piece) -> Position:
+    last = piece.spans[-1]
+    return Position(last.transaction.end_lsn, last.end - 1)
 
 
 def _every_column(relation: Relation) -> range:
