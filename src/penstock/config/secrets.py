@@ -18,6 +18,8 @@ from typing import Any
 from penstock.document.schema import NOWHERE, Place
 from penstock.errors import ConfigError
 
+_SECRET_OPTION = re.compile(r"key|secret|token|password|sas|credential", re.IGNORECASE)
+
 
 class Secret:
     """Where a secret value comes from. `label` is its key in the file, `reserved` the variable that also gives it.
@@ -46,7 +48,10 @@ class Secret:
         """The value stands in the file and is secret: a URL only where there is a password in it."""
         if self._literal is None:
             return False
-        return not self.label.rpartition(".")[2].endswith("url") or has_password(self._literal)
+        group, _, key = self.label.rpartition(".")
+        if key in ("url", "connection_url"):
+            return has_password(self._literal)
+        return key != "username" and (not group.endswith("storage_options") or bool(_SECRET_OPTION.search(key)))
 
     @property
     def open_text(self) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from penstock.document.reading_tree import Node, Problems, choices
 from penstock.document.schema import Place
 
-BAD: Final = object()
+BAD: Final[Any] = object()
 """Read, and found wrong: the problem is noted."""
 
 JsonSchema = dict[str, Any]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date, time
 from typing import Any, NamedTuple
 
 from penstock.document.schema import Place
@@ -28,7 +29,7 @@ class Node:
     """A value of a file: a scalar, a tuple of nodes, or a mapping of entries."""
 
     place: Place
-    value: str | int | float | bool | tuple[Node, ...] | Mapping[str, Entry] | None
+    value: str | int | float | bool | date | time | tuple[Node, ...] | Mapping[str, Entry] | None
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -47,6 +48,8 @@ class Node:
             return f"the number {value}"
         if isinstance(value, str):
             return "a text"
+        if isinstance(value, date | time):
+            return "a date or time"
         return "a list" if isinstance(value, tuple) else "a mapping"
 
     def plain(self) -> Any:
