@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import click
 
+from penstock.document.reading_tree import FileErrors
 from penstock.errors import BugError, ConfigError, PenstockError, RetryableError
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ EXIT_CODES: Mapping[int, str] = {
     0: "done (also when whoever read the output has closed the pipe)",
     ACT: "somebody has to act: a setting or a right on the server, a slot, a publication; coverage is not complete; the"
     " demo found a difference; you said no",
-    USAGE: "a flag, an argument or a setting is wrong",
+    USAGE: "a flag, an argument, a file or a setting is wrong",
     RETRY: "passing trouble, such as a server that is down or a slot in use: try again later",
     DEFECT: "a defect of Penstock: please report it",
     INTERRUPTED: "ended by Ctrl-C",
@@ -73,7 +74,16 @@ def tell(error: BaseException, *, as_json: bool) -> int:
     if failure.code == DEFECT:
         log.debug("the command failed", exc_info=error.__cause__ or error)
     if as_json:
-        fields = {"type": failure.kind, "message": failure.message, "hint": failure.hint, "sqlstate": failure.sqlstate}
+        fields: dict[str, object] = {
+            "type": failure.kind,
+            "message": failure.message,
+            "hint": failure.hint,
+            "sqlstate": failure.sqlstate,
+        }
+        if isinstance(error, FileErrors):
+            fields["problems"] = [
+                {**one.place._asdict(), "message": one.message, "hint": one.hint} for one in error.problems
+            ]
         print(json.dumps({"error": {**fields, "exit_code": failure.code}}), file=sys.stderr)
     else:
         click.echo(f"{click.style('Error:', fg='red')} {failure.message}", err=True)

@@ -41,6 +41,12 @@ publication = option(
     "--publication", default="penstock", show_default=True, metavar="NAME", help="The publication that is read."
 )
 
+config = option(
+    "--config",
+    metavar="FILE",
+    help="The deployment's file, or its folder. Without it: penstock.toml in the current folder, else flusso.toml.",
+)
+
 yes = option("--yes", is_flag=True, help="Do not ask.")
 
 _CONNECTION = (

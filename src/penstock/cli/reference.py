@@ -29,8 +29,8 @@ URL, then the service file, then the `PG*` variables, as psql does. There is no 
 the process list.
 
 `--json` answers with JSON on stdout: an object (`slots list`: an array), or for `tail` one object a line. Errors are
-then an object on stderr: `{"error": {"type", "message", "hint", "sqlstate", "exit_code"}}`. Prompts, warnings and logs
-go to stderr, too.
+then an object on stderr: `{"error": {"type", "message", "hint", "sqlstate", "exit_code"}}`, with `problems` where a
+file is wrong (`file`, `line`, `column`, `message`, `hint`). Prompts, warnings and logs go to stderr, too.
 
 A change of `tail --json` has `lsn` and `row` (its position), `xid`, `committed_at`, `op`, `table`, `new` and `old`
 (columns by name, or null). A column that is not there was not sent: it is unchanged and stored outside its row, or not
