@@ -17,4 +17,5 @@ pytest_plugins = [
     "tests.fixtures.commands",
     "tests.fixtures.streams",
     "tests.fixtures.followers",
+    "tests.fixtures.documents.arena",
 ]
