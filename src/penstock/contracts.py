@@ -112,7 +112,7 @@ class CaptureProvisioning(Protocol):
 class Documents(NamedTuple):
     """Documents of one index: `bodies` stand beside their `ids`; None is a tombstone, no such document."""
 
-    index: str
+    index: str  # type: ignore[assignment]  # hides tuple.index, which nobody asks for here
     ids: list[str]
     bodies: list[bytes | None]
 

@@ -1,17 +1,39 @@
-"""`PgDocumentBuilder`: which documents a change touches, and documents as bytes, from a Postgres database."""
+"""`PgDocumentBuilder`: which documents a change touches, and documents as bytes, from a Postgres database.
+
+Guarantees: a document is of one snapshot, and bytes from the server to the caller; what is held at a time is bounded by
+keys and bytes; connections are bounded; rows that the role may not see are an error, never a missing document. The
+schemas are bound to the catalog at the first call, and statements are written once. Deliberately not: deciding when to
+build, settling by itself, or remembering what it built.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
 
 from penstock.contracts import ColumnType, Documents, Extent, Key
+from penstock.document.build_plan import IndexPlan, SourcePlan, read_plan
+from penstock.document.ids import document_id
+from penstock.document.paths_start import by_table, first_values, truncated_tables
+from penstock.document.settle import SNAPSHOT, settle
 from penstock.document.spec import SourceSpec
+from penstock.errors import ConfigError, OperatorError
 from penstock.model import QualifiedTable
-from penstock.postgres.connection import ConnectionSettings
+from penstock.postgres.connection import ConnectionSettings, resolve
+from penstock.postgres.sessions import Cells, Plan, Sessions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# Up to here a plan made once for any values serves; planning would take longer than running.
+_PLANNED_ONCE = 64
+# How many values one statement follows to root keys, and how many keys are remembered to give each once.
+_RESOLVED_AT_ONCE = 10_000
+_REMEMBERED = 1 << 20
+# A table, a column or an operator is not what it was when the schema was bound.
+_CHANGED_STATES = {"42P01", "42703", "42704", "42804", "42846", "42883", "3F000"}
 
 
 class PgDocumentBuilder:
@@ -27,31 +49,187 @@ class PgDocumentBuilder:
         chunk_bytes: int = 8 << 20,
         settle_timeout_s: float = 60.0,
     ) -> None:
-        raise NotImplementedError
+        if max_connections < 2 or chunk_keys < 1 or chunk_bytes < 1:
+            raise ConfigError("a builder needs two connections or more, and chunks of at least one key and one byte")
+        self._given = spec
+        self._settings = resolve(connection_url) if isinstance(connection_url, str) else connection_url
+        self._sessions = Sessions(self._settings, max_connections)
+        self._chunk_keys = chunk_keys
+        self._chunk_bytes = chunk_bytes
+        self._settle_timeout_s = settle_timeout_s
+        self._lock = threading.Lock()
+        self._known: SourcePlan | None = None
 
-    def affected(self, index: str, changes: pa.RecordBatch) -> Iterator[list[Key]]:
-        raise NotImplementedError
+    def __repr__(self) -> str:
+        return f"PgDocumentBuilder({[schema.index for schema in self._given.schemas]}, {self._settings.describe()})"
 
-    def truncated(self, index: str, changes: pa.RecordBatch) -> Extent:
-        raise NotImplementedError
-
-    def build(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]:
-        raise NotImplementedError
-
-    def build_range(self, index: str, after: Key | None, upto: Key | None) -> Iterator[Documents]:
-        raise NotImplementedError
-
-    def settle(self, xids: Collection[int]) -> None:
-        raise NotImplementedError
-
-    def column(self, table: QualifiedTable, name: str) -> ColumnType | None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> PgDocumentBuilder:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Give the connections back; those of open iterators follow when these end."""
+        self._sessions.close()
+
+    @property
+    def spec(self) -> SourceSpec:
+        """The schemas, bound to the catalog."""
+        return self._plan.spec
+
+    def refresh(self) -> None:
+        """Read the catalog again at the next call."""
+        self._known = None
+
+    def column(self, table: QualifiedTable, name: str) -> ColumnType | None:
+        """The column's type, or None where there is no such table or column among those that documents read."""
+        return self._plan.catalog.column(table, name)
+
+    def affected(self, index: str, changes: pa.RecordBatch) -> Iterator[list[Key]]:
+        """The root keys that the changes may touch, in lists of at most `chunk_keys`, each once."""
+        plan, seen, chunk = self._plan.index(index), set[Key](), list[Key]()
+        for keys in self._resolved(plan, changes):
+            for key in keys:
+                if key in seen:
+                    continue
+                if len(seen) < _REMEMBERED:
+                    seen.add(key)
+                chunk.append(key)
+                if len(chunk) == self._chunk_keys:
+                    yield chunk
+                    chunk = []
+        if chunk:
+            yield chunk
+
+    def _resolved(self, plan: IndexPlan, changes: pa.RecordBatch) -> Iterator[Collection[Key]]:
+        """Keys as they are found; the same one may come by several paths."""
+        for name, rows in by_table(changes).items():
+            table = self._table(name)
+            for step in plan.resolutions if table else ():
+                if step.path.table != table:
+                    continue
+                values = first_values(rows, step.path.columns)
+                if not step.sql:
+                    yield values
+                    continue
+                for some in _slices(list(values), _RESOLVED_AT_ONCE):
+                    for portion in self._rows(plan, step.sql, _arrays(some), len(some)):
+                        yield [_key(cells) for cells in portion]
+
+    def truncated(self, index: str, changes: pa.RecordBatch) -> Extent:
+        """The most that a TRUNCATE among the changes means for the index."""
+        schema = self._plan.index(index).schema
+        extent = Extent.NONE
+        for name in truncated_tables(changes):
+            table = self._table(name)
+            if table == schema.table:
+                extent = max(extent, Extent.ROOTS if name == str(table) else Extent.SOME_ROOTS)
+            elif table in schema.tables:
+                extent = max(extent, Extent.CHILDREN)
+        return extent
+
+    def build(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]:
+        """The documents of these keys; None for a key that has none."""
+        plan = self._plan.index(index)
+        for some in _slices(list(dict.fromkeys(keys)), self._chunk_keys):
+            missing = dict.fromkeys(some)
+            portions = self._rows(plan, plan.by_keys, _arrays(some), len(some))
+            last = Documents(index, [], [])
+            for found in self._gathered(index, portions, missing):
+                if last.ids:
+                    yield last
+                last = found
+            last.ids.extend(map(document_id, missing))
+            last.bodies.extend([None] * len(missing))
+            if last.ids:
+                yield last
+
+    def build_range(self, index: str, after: Key | None, upto: Key | None) -> Iterator[Documents]:
+        """The documents with `after` < key <= `upto`; None leaves that end open."""
+        plan = self._plan.index(index)
+        statement = plan.by_range[after is not None, upto is not None]
+        for found in self._gathered(index, self._rows(plan, statement, [*(after or ()), *(upto or ())]), {}):
+            if found.ids:
+                yield found
+
+    def settle(self, xids: Collection[int]) -> None:
+        """Return when these top-level transactions are finished for every snapshot from now on."""
+        with self._sessions.borrow() as session:
+
+            def look() -> str:
+                ((cells,),) = session.rows(SNAPSHOT)
+                return (cells[0] or b"").decode()
+
+            settle(xids, look, self._settle_timeout_s)
+
+    def _gathered(self, index: str, portions: Iterator[list[Cells]], missing: dict[Key, None]) -> Iterator[Documents]:
+        """Rows as documents, within the limits; the last may be empty. What is found is no longer missing."""
+        found, size = Documents(index, [], []), 0
+        for portion in portions:
+            for cells in portion:
+                key, body = _key(cells[:-1]), cells[-1] or b""
+                missing.pop(key, None)
+                found.ids.append(document_id(key))
+                found.bodies.append(body)
+                size += len(body)
+                if size >= self._chunk_bytes or len(found.ids) >= self._chunk_keys:
+                    yield found
+                    found, size = Documents(index, [], []), 0
+        yield found
+
+    def _rows(self, plan: IndexPlan, sql: str, values: Sequence[str], count: int = 0) -> Iterator[list[Cells]]:
+        """A statement's rows; it is planned once where it is for few keys."""
+        how = Plan.ONCE if 0 < count <= _PLANNED_ONCE else Plan.EACH_TIME
+        with _naming(plan), self._sessions.borrow() as session:
+            yield from session.rows(sql, values, plan=how)
+
+    @property
+    def _plan(self) -> SourcePlan:
+        with self._lock:
+            if self._known is None:
+                self._known = read_plan(self._given, self._settings)
+            return self._known
+
+    def _table(self, name: str) -> QualifiedTable | None:
+        """The table of the schemas that a change's table is or is a part of; an unknown one is looked up once."""
+        plan = self._plan
+        if name not in plan.names:
+            with self._lock:
+                plan.learn(name, self._settings)
+        return plan.names[name]
+
+
+@contextmanager
+def _naming(plan: IndexPlan) -> Iterator[None]:
+    """Say which index is concerned where the database no longer fits its schema."""
+    try:
+        yield
+    except OperatorError as error:
+        if error.sqlstate not in _CHANGED_STATES:
+            raise
+        raise ConfigError(
+            f"index {plan.schema.index} does not fit the database: {error.message}",
+            hint="Change the schema, or the table back.",
+            sqlstate=error.sqlstate,
+        ) from None
+
+
+def _key(cells: Cells) -> Key:
+    return tuple([(cell or b"").decode() for cell in cells])
+
+
+def _arrays(keys: Sequence[Key]) -> list[str]:
+    """The keys as Postgres array literals, one for each part."""
+    return [_array(parts) for parts in zip(*keys, strict=True)]
+
+
+def _array(values: Sequence[str]) -> str:
+    if any('"' in value or "\\" in value for value in values):
+        values = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(values) + '"}'
+
+
+def _slices(keys: list[Key], size: int) -> Iterator[list[Key]]:
+    for at in range(0, len(keys), size):
+        yield keys[at : at + size]

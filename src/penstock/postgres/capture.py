@@ -1,7 +1,8 @@
 """`WalChangeCapture`: Postgres row changes over logical replication.
 
 Changes come thin (`live`: identity and link columns, as Python values; `key_batches`: the same as Arrow) or whole
-(`batches`: Arrow, every column). All carry an acknowledgement; the slot moves to a transaction's end when all of it, and all before it, is confirmed.
+(`batches`: Arrow, every column). All carry an acknowledgement; the slot moves to a transaction's end when all of it,
+and all before it, is confirmed.
 
 Guarantees: nothing committed is lost, whenever the process ends; after a restart what was not confirmed comes again,
 whole transactions in commit order. Memory is bounded by `buffer_bytes` + `spill_bytes` and the batch being read.
