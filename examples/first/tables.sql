@@ -1,0 +1,6 @@
+CREATE TABLE people (
+    id bigint PRIMARY KEY,
+    name text NOT NULL,
+    email text,
+    born date
+);

@@ -1,0 +1,15 @@
+CREATE TABLE venues (
+    id uuid PRIMARY KEY,
+    name jsonb NOT NULL,
+    rank text,
+    closed boolean NOT NULL DEFAULT false,
+    kept boolean NOT NULL DEFAULT false,
+    latitude double precision,
+    longitude double precision,
+    entrance point,
+    attributes jsonb,
+    rating_raw numeric,
+    thumbnail bytea,
+    floor smallint,
+    height_m real
+);
