@@ -7,7 +7,7 @@ checked. Deliberately not: printing (`cli`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.document.binding import bind
@@ -15,7 +15,14 @@ from penstock.document.check import Diagnostic, Facts, Report, Severity, in_orde
 from penstock.document.check_columns import check_columns
 from penstock.document.check_filters import check_filters
 from penstock.document.check_links import check_links
-from penstock.document.check_source import Needed, SourceRules, check_access, check_coverage, check_server
+from penstock.document.check_source import (
+    Readers,
+    SourceRules,
+    check_access,
+    check_coverage,
+    check_identity,
+    check_server,
+)
 from penstock.document.schema import DocumentSchema
 from penstock.document.spec import SourceSpec
 from penstock.errors import ConfigError
@@ -77,18 +84,13 @@ class _Check:
         found += check_access(self._conn, schemas, facts, state.role)
         self._progress("the publication")
         bound = tuple(_bound(schemas, facts))
-        coverage = self._coverage(schemas, bound, facts)
-        needed = _needed(bound, facts)
-        found += check_coverage(coverage, facts, needed, _readers(schemas), self._rules)
-        return LiveReport(in_order(found), state, coverage, bound)
-
-    def _coverage(
-        self, schemas: Sequence[DocumentSchema], bound: Sequence[DocumentSchema], facts: Facts
-    ) -> CoverageReport:
-        kinds = (TableKind.TABLE, TableKind.PARTITIONED)
-        named = {table for schema in schemas for table in schema.tables}
-        required = {table for table in named if table in facts.tables and facts.tables[table].kind in kinds}
-        return publication.inspect(self._conn, self._rules.publication, required, _needed(bound, facts))
+        required = _published(schemas, facts)
+        report = publication.inspect(self._conn, self._rules.publication, required)
+        traced = publication.inspect(self._conn, self._rules.publication, required, _needed(bound, facts))
+        readers = _readers(schemas, facts)
+        found += check_coverage(report, readers, self._rules)
+        found += check_identity(report, traced, readers, self._rules)
+        return LiveReport(in_order(found), state, traced, bound)
 
 
 def _read_facts(conn: SqlConnection, schemas: Sequence[DocumentSchema]) -> Facts:
@@ -109,19 +111,28 @@ def _bound(schemas: Sequence[DocumentSchema], facts: Facts) -> Iterator[Document
             continue  # what keeps it from fitting is a finding already
 
 
-def _needed(bound: Sequence[DocumentSchema], facts: Facts) -> Needed:
+def _needed(bound: Sequence[DocumentSchema], facts: Facts) -> Mapping[QualifiedTable, Sequence[str]]:
     """The columns by which changes are traced, as far as they exist."""
     traced = SourceSpec(bound).thin_columns()
     return {table: [one for one in columns if facts.column(table, one)] for table, columns in traced.items()}
 
 
-def _readers(schemas: Sequence[DocumentSchema]) -> dict[QualifiedTable, str]:
-    """For each table, the index that reads it; none where several do."""
+def _published(schemas: Sequence[DocumentSchema], facts: Facts) -> set[QualifiedTable]:
+    """The tables that have to be published; what is no table, or is not there, is a finding already."""
+    named = (table for schema in schemas for table in schema.tables)
+    kinds = (TableKind.TABLE, TableKind.PARTITIONED)
+    return {table for table in named if table in facts.tables and facts.tables[table].kind in kinds}
+
+
+def _readers(schemas: Sequence[DocumentSchema], facts: Facts) -> Readers:
+    """For each table, the index that reads it or the table it is a part of; none where several do."""
     readers: dict[QualifiedTable, list[str]] = {}
     for schema in schemas:
         for table in schema.tables:
             readers.setdefault(table, []).append(schema.index)
-    return {table: names[0] for table, names in readers.items() if len(names) == 1}
+    alone = {table: names[0] for table, names in readers.items() if len(names) == 1}
+    leaves = {info.table: alone[info.root] for info in facts.tables.values() if info.root in alone}
+    return leaves | alone
 
 
 def stricter(report: LiveReport) -> LiveReport:

@@ -15,12 +15,13 @@ from penstock.document.check_uses import uses
 from penstock.document.schema import NOWHERE, DocumentSchema, Place
 from penstock.errors import PenstockError, RetryableError
 from penstock.model import Blocker, CoverageReport, QualifiedTable, quote
-from penstock.postgres import identity, replication, slot
+from penstock.postgres import replication, slot
 from penstock.postgres.access import Access, ServerState, read_access
-from penstock.postgres.catalog import SqlConnection, TableInfo
+from penstock.postgres.catalog import SqlConnection
 from penstock.postgres.settings import ConnectionSettings
 
-Needed = Mapping[QualifiedTable, Sequence[str]]
+Readers = Mapping[QualifiedTable, str]
+"""The index that reads a table, or one it is a part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,12 @@ def _access(table: QualifiedTable, access: Access, role: str, where: tuple[str, 
         yield Diagnostic(Severity.ERROR, "row-security", message, index, place, hint, sql)
 
 
-def check_coverage(
-    report: CoverageReport, facts: Facts, needed: Needed, indexes: Mapping[QualifiedTable, str], rules: SourceRules
-) -> Iterator[Diagnostic]:
-    """What the publication lacks, and identities that do not hold the columns that documents are traced by."""
+def check_coverage(report: CoverageReport, readers: Readers, rules: SourceRules) -> Iterator[Diagnostic]:
+    """What the publication lacks of the tables, whoever reads them."""
     for blocker in report.blockers:
-        yield _blocked(blocker, facts.tables, needed, indexes, rules)
+        yield Diagnostic(
+            Severity.ERROR, "publication", _said(blocker), _reader(blocker, readers), rules.place, "", blocker.sql
+        )
     if report.missing:
         listed = ", ".join(map(str, sorted(report.missing)))
         message = f"publication {quote(report.publication)} does not carry {listed}"
@@ -88,30 +89,28 @@ def _addition(report: CoverageReport) -> str:
     return "\n".join(sql for sql in report.sql if not others.issuperset(sql.splitlines()))
 
 
-def _blocked(
-    blocker: Blocker,
-    tables: Mapping[QualifiedTable, TableInfo],
-    needed: Needed,
-    indexes: Mapping[QualifiedTable, str],
-    rules: SourceRules,
-) -> Diagnostic:
-    info = tables.get(blocker.table) if blocker.table else None
-    about = f"{blocker.table}: {blocker.reason}" if blocker.table else blocker.reason
-    index = indexes.get(info.root, "") if info else ""
-    if info is None or blocker.reason != identity.lacking(info, _needed(info, needed)):
-        return Diagnostic(Severity.ERROR, "publication", about, index, rules.place, "", blocker.sql)
+def check_identity(
+    report: CoverageReport, traced: CoverageReport, readers: Readers, rules: SourceRules
+) -> Iterator[Diagnostic]:
+    """What keeps changes from being traced to their documents: found only where the traced columns are asked for."""
     if rules.manage_replica_identity:
         severity, hint = Severity.NOTE, "penstock run sets it (manage_replica_identity)."
     elif rules.untraceable_is_fatal:
         severity, hint = Severity.ERROR, "Run the SQL, or set manage_replica_identity = true."
     else:
         severity, hint = Severity.WARNING, 'Documents will go wrong there (untraceable = "warn").'
-    return Diagnostic(severity, "untraceable", about, index, rules.place, hint, blocker.sql)
+    for blocker in traced.blockers:
+        if blocker not in report.blockers:
+            index = _reader(blocker, readers)
+            yield Diagnostic(severity, "untraceable", _said(blocker), index, rules.place, hint, blocker.sql)
 
 
-def _needed(info: TableInfo, needed: Needed) -> Sequence[str]:
-    """A partition needs what the table needs that it is a part of."""
-    return next((needed[table] for table in (info.table, *info.ancestors) if table in needed), ())
+def _said(blocker: Blocker) -> str:
+    return f"{blocker.table}: {blocker.reason}" if blocker.table else blocker.reason
+
+
+def _reader(blocker: Blocker, readers: Readers) -> str:
+    return readers.get(blocker.table, "") if blocker.table else ""
 
 
 def check_server(

@@ -20,7 +20,7 @@ from penstock.postgres.sqlstate import read_error, translate
 
 _VIEW = "pg_temp.penstock_condition"
 # Blanks inside a name are escaped in a parse tree, so no name can look like these.
-_RELATION = re.compile(r":relid (\d+)")
+_RELATION = re.compile(r":rtekind 0 :relid (\d+)")
 _FUNCTION = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _SQL_VALUE = re.compile(r"\{SQLVALUEFUNCTION :op (\d+)")
 _LAST_CLOCK_OP = 8  # CURRENT_DATE to LOCALTIMESTAMP(n); then come CURRENT_USER and the like
@@ -85,9 +85,10 @@ def _by_view(conn: SqlConnection, table: QualifiedTable, query: str) -> Conditio
 
 def _read(conn: SqlConnection, table: QualifiedTable, tree: str) -> Condition:
     relations = conn.execute(
-        "SELECT DISTINCT c.oid::regclass::text FROM pg_catalog.pg_class c"
-        " WHERE c.oid = ANY (%s::oid[]) AND c.oid <> %s::regclass AND c.oid <> %s::regclass ORDER BY 1",
-        [list(map(int, _RELATION.findall(tree))), table.sql, _VIEW],
+        "SELECT c.oid = %s::regclass, c.oid::regclass::text, pg_catalog.count(*)"
+        " FROM pg_catalog.unnest(%s::oid[]) AS named (oid) JOIN pg_catalog.pg_class c USING (oid)"
+        " WHERE c.oid <> %s::regclass GROUP BY c.oid ORDER BY 2",
+        [table.sql, list(map(int, _RELATION.findall(tree))), _VIEW],
     ).fetchall()
     functions = conn.execute(
         "SELECT DISTINCT p.proname::text, n.nspname = 'pg_catalog', p.provolatile::text, p.oid::regprocedure::text"
@@ -103,7 +104,9 @@ def _read(conn: SqlConnection, table: QualifiedTable, tree: str) -> Condition:
         if name not in clock and (volatility == "v" or (volatility == "s" and not own))
     ]
     by_value = any(int(op) <= _LAST_CLOCK_OP for op in _SQL_VALUE.findall(tree))
-    return Condition("", tuple(name for (name,) in relations), tuple(unsure), bool(clock) or by_value)
+    # Once is the row that the condition is about.
+    others = [f"other rows of {name}" if own else name for own, name, times in relations if not own or times > 1]
+    return Condition("", tuple(others), tuple(unsure), bool(clock) or by_value)
 
 
 def _is_clock(name: str, signature: str) -> bool:
