@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.document.reading_fields import Above, assemble, place_table
 from penstock.document.reading_shapes import BAD, Found
 from penstock.document.reading_tree import FileErrors, Node, Problem, Problems, choices
-from penstock.document.reading_words import SCHEMA, VERSION
+from penstock.document.reading_words import SCHEMA
 from penstock.document.reading_yaml import parse_yaml
 from penstock.document.schema import DocumentSchema, Field, Group, Place, Scalar, SoftDelete
 from penstock.model import QualifiedTable
@@ -58,7 +58,6 @@ def schema_of(node: Node, index: str, problems: Problems) -> DocumentSchema | No
     found = SCHEMA.read(node, "the schema", problems)
     if found is BAD:
         return None
-    _check_version(found, problems)
     table = place_table(found, "public", problems)
     # Without a table, what is inside is looked at all the same, as if it were any.
     above = Above(table or QualifiedTable("public", ""), found["primary_key"])
@@ -70,12 +69,6 @@ def schema_of(node: Node, index: str, problems: Problems) -> DocumentSchema | No
         index, table, fields, found["primary_key"], found["doc_id"], soft_delete, found["filters"],
         found["version"], found.place,
     )  # fmt: skip
-
-
-def _check_version(found: Found, problems: Problems) -> None:
-    if found["version"] is not None and found["version"] > VERSION:
-        place = found.at("version")
-        problems.add(place, f"`version` is {found['version']}", f"this Penstock reads version {VERSION}")
 
 
 def _soft_delete(found: Found | None, fields: tuple[Field, ...], problems: Problems) -> SoftDelete | None:

@@ -17,6 +17,7 @@ from penstock.model import QualifiedTable
 
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _PART = r'"(?:[^"\x00]|"")+"|[^\W\d][\w$]*'
+_QUOTED = ", in double quotes where it has upper case, spaces or signs"
 _LONGEST = 63
 """Bytes of a name; Postgres cuts longer ones off."""
 
@@ -64,14 +65,14 @@ def is_name(text: str) -> bool:
 class Name:
     """A column, or a schema."""
 
-    accepted: str = "a column name; in double quotes where it has upper case, spaces or signs"
+    accepted: str = "a column name"
 
     def read(self, node: Node, name: str, problems: Problems) -> Any:
         if not isinstance(node.value, str):
             return refuse(node, name, problems, self.accepted)
         text = node.value.strip()
         if not re.fullmatch(_PART, text):
-            problems.add(node.place, f"`{name}` is `{text}`, which is no name", f"accepted: {self.accepted}")
+            problems.add(node.place, f"`{name}` is `{text}`, which is no name", f"accepted: {self.accepted}{_QUOTED}")
             return BAD
         return _short_enough(_catalog(text), node, name, problems)
 
@@ -94,14 +95,15 @@ class SpelledTable(NamedTuple):
 class TableName:
     """A table, with or without its schema."""
 
-    accepted: str = "a table name, or schema.table; in double quotes where it has upper case, spaces or signs"
+    accepted: str = "a table name, or schema.table"
 
     def read(self, node: Node, name: str, problems: Problems) -> Any:
         if not isinstance(node.value, str):
             return refuse(node, name, problems, self.accepted)
         found = re.fullmatch(rf"(?:({_PART})\.)?({_PART})", node.value.strip())
         if not found:
-            problems.add(node.place, f"`{name}` is `{node.value}`, which is no name", f"accepted: {self.accepted}")
+            hint = f"accepted: {self.accepted}{_QUOTED}"
+            problems.add(node.place, f"`{name}` is `{node.value}`, which is no name", hint)
             return BAD
         parts = [_short_enough(_catalog(part or ""), node, name, problems) for part in found.groups()]
         return BAD if BAD in parts else SpelledTable(*parts)

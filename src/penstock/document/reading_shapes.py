@@ -193,7 +193,7 @@ class Listed:
         if self.single:
             return f"{self.item.accepted}, or a list of them"
         number = f" of {self.most}" if self.most == self.least else f" of {self.least} or more" if self.least else ""
-        return f"a list{number}, each {self.item.accepted}"
+        return f"a list{number}; each item: {self.item.accepted}"
 
     def read(self, node: Node, name: str, problems: Problems) -> Any:
         if self.single and not isinstance(node.value, tuple):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from penstock.document.reading_filters import ANY, COMPARISON, FILTERS, RAW, FilterShape
 from penstock.document.reading_names import DocumentKey, Name, TableName
 from penstock.document.reading_shapes import (
+    BAD,
     Anything,
     Flag,
     Found,
@@ -45,6 +46,22 @@ class Direction(StrEnum):
 
     ASC = "asc"
     DESC = "desc"
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """The version of the format."""
+
+    accepted: str = f"{VERSION}"
+
+    def read(self, node: Node, name: str, problems: Problems) -> Any:
+        if node.value == VERSION and type(node.value) is int:
+            return VERSION
+        problems.add(node.place, f"`{name}` is {node.kind}", f"this Penstock reads version {VERSION}")
+        return BAD
+
+    def json_schema(self) -> JsonSchema:
+        return {"const": VERSION}
 
 
 class FieldFound(NamedTuple):
@@ -97,7 +114,7 @@ _COLUMN = Key("column", Name(), "The column.", shown="the document key in lower 
 _REQUIRED = Key("required", Flag(), "The value is never null.", False)
 _OPTIONS = Key("options", Anything(), "Further properties of the mapping; they win.", {}, shown="none")
 _TABLE = Key("table", TableName(), "The other table.", required=True)
-_SCHEMA = Key("schema", Name(), "The other table's schema.", shown="that of the table above", added=True)
+_SCHEMA = Key("schema", Name("a schema name"), "The other table's schema.", shown="that of the table above", added=True)
 _THEIR_KEY = Key("primary_key", _NAMES, "The other table's key: a column, or a list.", (), shown="the table's own")
 _MEMBERS = Key("fields", Fields(), "What is taken from each row.", (), required=True)
 _FOREIGN = "The column of the other table, or the list, that points at this row's key."
@@ -209,9 +226,9 @@ SOFT_DELETE = Table(
 SCHEMA = Table(
     "the schema",
     (
-        Key("version", Whole(1), "The version of the format: 1.", required=True),
+        Key("version", _Version(), "The version of the format.", required=True),
         Key("table", TableName(), "The table whose rows become documents.", required=True),
-        Key("schema", Name(), "The table's schema.", "public"),
+        Key("schema", Name("a schema name"), "The table's schema.", "public"),
         Key("primary_key", _NAMES, "The table's key: a column, or a list.", (), shown="the table's own"),
         Key("doc_id", _NAMES, "The columns that make the document's id.", (), shown="`primary_key`", added=True),
         Key("soft_delete", SOFT_DELETE, "When a row counts as deleted.", shown="never"),
