@@ -63,6 +63,7 @@ soak: .venv/test.stamp  ## the sizes that the guarantees name (SOAK_ROWS)
 
 docs: .venv/test.stamp  ## write the generated pages and check that the docs are complete
 	@$(BIN)/python -m penstock.cli.reference
+	@$(BIN)/python -m penstock.config.reference
 	@$(BIN)/python -m pytest -q tests/unit/test_guarantees.py tests/unit/test_docs.py
 
 clean:  ## remove what the other targets made
