@@ -17,7 +17,10 @@ from penstock.model import ReplicationConfig, SslMode, TlsConfig
 from penstock.postgres.connection import ConnectionSettings, resolve
 
 if TYPE_CHECKING:
+    from penstock.config.deployment import Deployment, Source
     from penstock.contracts import CaptureProvisioning, ChangeCapture
+    from penstock.document.check_source import SourceRules
+    from penstock.document.mapping import IndexSettings
     from penstock.postgres.capture import WalChangeCapture
 
 
@@ -65,6 +68,39 @@ def _read_password(file: str) -> str:
     if not lines or not lines[0]:
         raise ConfigError(f"the password file {file} is empty", hint="Its first line is the password, nothing else.")
     return lines[0]
+
+
+def source_rules(source: Source) -> SourceRules:
+    """What a deployment's source means for `check`."""
+    from penstock.document.check_source import SourceRules
+
+    return SourceRules(
+        slot=source.slot,
+        publication=source.publication,
+        manage_publication=source.manage_publication,
+        manage_replica_identity=source.manage_replica_identity,
+        untraceable_is_fatal=source.untraceable == "refuse",
+        place=source.place,
+    )
+
+
+def index_settings(deployment: Deployment) -> IndexSettings:
+    """How the indexes of a deployment's first search engine are made; the defaults where it has none."""
+    from penstock.config.deployment import OpenSearchSink
+    from penstock.document.mapping import IndexSettings
+    from penstock.document.mapping_analysis import TextAnalysis
+
+    sink = next((sink for sink in deployment.sinks if isinstance(sink, OpenSearchSink)), None)
+    if sink is None:
+        return IndexSettings()
+    return IndexSettings(
+        number_of_shards=sink.number_of_shards,
+        number_of_replicas=sink.number_of_replicas,
+        refresh_interval=sink.refresh_interval,
+        text_analysis=TextAnalysis(sink.text_analysis),
+        auto_subfields=sink.auto_subfields,
+        pipeline=sink.pipeline or "",
+    )
 
 
 def build_capture(settings: ConnectionSettings, config: ReplicationConfig) -> WalChangeCapture:

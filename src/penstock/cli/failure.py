@@ -24,8 +24,8 @@ ACT, USAGE, RETRY, DEFECT, INTERRUPTED, TERMINATED = 1, 2, 3, 4, 130, 143
 
 EXIT_CODES: Mapping[int, str] = {
     0: "done (also when whoever read the output has closed the pipe)",
-    ACT: "somebody has to act: a setting or a right on the server, a slot, a publication; coverage is not complete; the"
-    " demo found a difference; you said no",
+    ACT: "somebody has to act: a setting or a right on the server, a slot, a publication; coverage is not complete;"
+    " check found an error; there is no such document; the demo found a difference; you said no",
     USAGE: "a flag, an argument, a file or a setting is wrong",
     RETRY: "passing trouble, such as a server that is down or a slot in use: try again later",
     DEFECT: "a defect of Penstock: please report it",

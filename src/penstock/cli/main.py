@@ -14,11 +14,13 @@ from collections.abc import Sequence
 import click
 
 from penstock import __version__
+from penstock.cli.check import check
 from penstock.cli.coverage import coverage
 from penstock.cli.demo import demo
 from penstock.cli.failure import EXIT_CODES, INTERRUPTED, tell
 from penstock.cli.lock import build, lock
 from penstock.cli.options import show_help
+from penstock.cli.sample import sample
 from penstock.cli.schema import schema
 from penstock.cli.slots import slots
 from penstock.cli.tail import tail
@@ -46,7 +48,7 @@ def cli(context: click.Context) -> None:
     show_help(context)
 
 
-for command in (slots, coverage, tail, demo, lock, build, schema):
+for command in (slots, coverage, tail, demo, check, sample, lock, build, schema):
     cli.add_command(command)
 
 

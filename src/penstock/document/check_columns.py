@@ -176,7 +176,5 @@ def _filters(schema: DocumentSchema, facts: Facts) -> Iterator[Diagnostic]:
         for one in comparisons(filters):
             found = facts.type(table, one.column)
             if found and one.op in (FilterOp.LIKE, FilterOp.ILIKE) and not types.is_text(found):
-                message = f"a filter: {one.op} is for texts, and column {quote(one.column)} of {table} is {found}"
-                yield Diagnostic(
-                    Severity.ERROR, "filter-type", message, schema.index, one.place, "Use another op, or raw SQL."
-                )
+                message = f"a filter: column {quote(one.column)} of {table} is {found}; {one.op} compares its text form"
+                yield Diagnostic(Severity.WARNING, "filter-type", message, schema.index, one.place, "Use another op.")

@@ -1,0 +1,105 @@
+"""`penstock sample`: one real document, as the database gives it now.
+
+Guarantees: built exactly as for an index, read-only; digits and texts are shown as they are (with --raw byte for byte).
+Deliberately not: searching; the document is named by its key, or is the first that comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli import options
+from penstock.cli.check import chosen
+from penstock.cli.failure import ACT
+from penstock.cli.options import SectionedCommand, logged, option
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.config.deployment import Deployment
+    from penstock.contracts import Documents
+    from penstock.document.schema import DocumentSchema
+
+_FIRST_ROWS = 100
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+
+@click.command(cls=SectionedCommand, short_help="One real document.")
+@click.argument("index", metavar="INDEX")
+@click.argument("key", nargs=-1, metavar="[KEY]...")
+@options.config
+@option("--raw", is_flag=True, help="The document's bytes as they go to an index, and nothing else.")
+@logged
+def sample(index: str, key: tuple[str, ...], config: str | None, raw: bool) -> int:
+    """Build one document of INDEX and print it as JSON.
+
+    KEY is the primary key of its root row, one word for each column, as Postgres prints it. Without it: any document.
+    The exit code is 1 where there is no such document.
+    """
+    from penstock.config.file import read_deployment
+
+    deployment = read_deployment(config)
+    (schema,) = chosen(deployment, [index])
+    body = _build(deployment, schema, key)
+    if body is None:
+        asked = f" with the key {', '.join(key)}" if key else ""
+        click.echo(f"{index} has no document{asked}.", err=True)
+        return ACT
+    if raw:
+        click.echo(body, nl=False)
+    else:
+        click.echo("".join(pretty(body.decode())))
+    return 0
+
+
+def _build(deployment: Deployment, schema: DocumentSchema, key: tuple[str, ...]) -> bytes | None:
+    from penstock.config.connection import connection_settings
+    from penstock.document.build import PgDocumentBuilder
+    from penstock.document.sampling import first_keys
+    from penstock.document.spec import SourceSpec
+
+    settings = connection_settings(deployment)
+    with PgDocumentBuilder(SourceSpec([schema]), settings, max_connections=2) as builder:
+        bound = builder.spec.schema(schema.index)
+        _check_parts(bound, key)
+        keys = [key] if key else first_keys(settings, bound, _FIRST_ROWS)
+        found = _first(builder.build(bound.index, keys))
+        # Filters left all of those out: then every row is asked for.
+        return found if found is not None or key else _first(builder.build_range(bound.index, None, None))
+
+
+def _check_parts(schema: DocumentSchema, key: tuple[str, ...]) -> None:
+    from penstock.document.paths import root_key
+
+    columns = root_key(schema)
+    if key and len(key) != len(columns):
+        raise ConfigError(
+            f"the key of {schema.index} has {len(columns)} parts ({', '.join(columns)}), and {len(key)} were given",
+            hint=f"Write: penstock sample {schema.index} {' '.join(name.upper() for name in columns)}",
+        )
+
+
+def _first(found: Iterator[Documents]) -> bytes | None:
+    return next((body for documents in found for body in documents.bodies if body is not None), None)
+
+
+def pretty(text: str) -> Iterator[str]:
+    """The same JSON with line breaks; numbers and strings keep every character."""
+    depth = 0
+    before = ""
+    for token in _TOKEN.findall(text):
+        if token in ("}", "]"):
+            depth -= 1
+            if before not in ("{", "["):
+                yield "\n" + "  " * depth
+        elif before in ("{", "[", ","):
+            yield "\n" + "  " * depth
+        yield token
+        if token == ":":
+            yield " "
+        elif token in ("{", "["):
+            depth += 1
+        before = token
