@@ -13,3 +13,5 @@ CREATE TABLE venues (
     floor smallint,
     height_m real
 );
+-- The deployment does not let Penstock make the publication (manage_publication = false).
+CREATE PUBLICATION penstock FOR TABLE venues;

@@ -62,12 +62,9 @@ def _type(field: Field, indexed: str) -> str:
 
 
 def _origin(field: Field) -> str:
-    if isinstance(field, Scalar):
-        return field.column + (", required" if field.required else "")
-    if isinstance(field, OpenMap):
-        return field.column
-    if isinstance(field, Geo):
-        return field.column or f"{field.lat}, {field.lon}"
+    if isinstance(field, Scalar | OpenMap | Geo):
+        columns = f"{field.lat}, {field.lon}" if isinstance(field, Geo) and not field.column else field.column
+        return columns + (", required" if field.required else "")
     if isinstance(field, Constant):
         return "constant"
     if isinstance(field, Group):
