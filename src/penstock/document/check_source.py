@@ -15,8 +15,8 @@ from penstock.document.check_uses import uses
 from penstock.document.schema import NOWHERE, DocumentSchema, Place
 from penstock.errors import PenstockError, RetryableError
 from penstock.model import Blocker, CoverageReport, QualifiedTable, quote
-from penstock.postgres import replication, slot
-from penstock.postgres.access import Access, ServerState, read_access
+from penstock.postgres import slot
+from penstock.postgres.access import Access, ServerState, read_access, try_replication
 from penstock.postgres.catalog import SqlConnection
 from penstock.postgres.settings import ConnectionSettings
 
@@ -128,7 +128,7 @@ def check_server(
         yield _server("wal-level", message, hint, "ALTER SYSTEM SET wal_level = 'logical';")
     yield from _slot(conn, state, rules)
     try:
-        replication.connect(settings).close()
+        try_replication(settings)
     except RetryableError:
         raise
     except PenstockError as error:

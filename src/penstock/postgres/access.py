@@ -1,8 +1,8 @@
 """What this session may read, and whether the server can stream at all.
 
 Guarantees: reads catalogs only, locks and writes nothing. Row-level security counts as a hindrance, not as a filter: a
-session of ours switches it off, and the server then refuses instead of hiding rows. Deliberately not: the right to
-replicate, which managed services grant in ways of their own; that is found by opening a replication connection.
+session of ours switches it off, and the server then refuses instead of hiding rows. The right to replicate is found by
+opening a replication connection, because managed services grant it in ways of their own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 from penstock.model import QualifiedTable
+from penstock.postgres import slot
 from penstock.postgres.catalog import SqlConnection, one_snapshot
+from penstock.postgres.connection import open_pgconn
+from penstock.postgres.settings import ConnectionSettings
 from penstock.postgres.sqlstate import translating
 
 _ACCESS = """
@@ -74,3 +79,10 @@ def read_server(conn: SqlConnection) -> ServerState:
     with translating("asking how the server is set up"):
         row: Any = conn.execute(_SERVER).fetchone()
     return ServerState(*row)
+
+
+def try_replication(settings: ConnectionSettings) -> None:
+    """Open a replication connection and close it again; the typed error where the server does not let us."""
+    with psycopg.Connection(open_pgconn(settings, replication=True)) as connection, translating("trying to replicate"):
+        connection.autocommit = True
+        slot.execute(connection, "IDENTIFY_SYSTEM")
