@@ -146,7 +146,9 @@ class ReplicationConfig:
     `start_lsn` zero resumes from the slot's own confirmed position; any other value says that the caller holds a
     position of its own, which the server must still be able to serve. `origin` names the server that the position
     belongs to. `columns` names, for a table, the columns that a thin change carries; where a table is not
-    listed, its identity and foreign-key columns are taken from the catalog.
+    listed, its identity and foreign-key columns are taken from the catalog. `streaming` lets the server send large
+    transactions before they commit; it is off because servers were seen to describe a table to such a transaction as
+    it was before somebody else's ALTER TABLE, and to leave out the new column's values.
     """
 
     slot: str
@@ -155,7 +157,7 @@ class ReplicationConfig:
     origin: Origin | None = None
     temporary_slot: bool = False
     failover: bool = False
-    streaming: bool = True
+    streaming: bool = False
     columns: Mapping[QualifiedTable, Sequence[str]] = field(default_factory=dict)
     buffer_bytes: int = 64 << 20
     spill_bytes: int = 64 << 20
