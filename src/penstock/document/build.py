@@ -27,8 +27,8 @@ from penstock.postgres.sessions import Cells, Plan, Sessions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Up to here a plan made once for any values serves; planning would take longer than running.
-_PLANNED_ONCE = 64
+# Up to here a plan made once for any values serves: planning would take as long as running, or a good part of it.
+_PLANNED_ONCE = 1000
 # How many values one statement follows to root keys, and how many keys are remembered to give each once.
 _RESOLVED_AT_ONCE = 10_000
 _REMEMBERED = 1 << 20

@@ -32,6 +32,7 @@ class Source:
         self.junction = ""  # read before the rows, joined to them by `junction_on`
         self.junction_on: list[tuple[str, str, str]] = []
         self.first_only = False
+        self.fenced = False  # the rows are chosen first; the planner would write the JSON of all of them
         self.limit: int | None = None
         self.ranking: list[tuple[str, str]] = []
 
@@ -74,7 +75,8 @@ class Source:
         listed = [f"{own}.{quote(name)}" for name in self._columns] + ([f"true AS {self.HERE}"] if self._marked else [])
         where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
         chosen = ", ".join([*listed, *([more] if more else [])])
-        return f"SELECT {distinct}{chosen} FROM {self.table.sql}{where}{ordered}"
+        fence = " OFFSET 0" if self.fenced else ""
+        return f"SELECT {distinct}{chosen} FROM {self.table.sql}{where}{ordered}{fence}"
 
     def _joined(self, rows: str) -> str:
         name = f"j{self.name[1:]}"
@@ -139,6 +141,7 @@ def joined_source(
         source.limit = join.limit
         many = join.kind in (JoinKind.HAS_MANY, JoinKind.MANY_TO_MANY)
         source.first_only = not many and not catalog.is_unique(join.table, own)
+        source.fenced = not many and not source.first_only and bool(conditions)
     return source, Within(join.table, tuple(conditions), catalog, index)
 
 
