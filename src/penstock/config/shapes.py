@@ -37,6 +37,7 @@ class Pattern:
     pattern: str
     accepted: str
     most_bytes: int = 255
+    shown: bool = True
 
     def read(self, node: Node, name: str, problems: Problems) -> Any:
         text = node.value
@@ -44,14 +45,17 @@ class Pattern:
             return refuse(node, name, problems, self.accepted)
         if re.fullmatch(self.pattern, text) and len(text.encode()) <= self.most_bytes:
             return text
-        problems.add(node.place, f"`{name}` is a text of another form", f"accepted: {self.accepted}")
+        # A URL in the wrong place may hold a password.
+        shown = self.shown and text.isprintable() and len(text) <= 80 and "://" not in text
+        found = f"`{text}`" if shown else "a text of another form"
+        problems.add(node.place, f"`{name}` is {found}", f"accepted: {self.accepted}")
         return BAD
 
     def json_schema(self) -> JsonSchema:
         return {"type": "string", "pattern": f"^(?:{self.pattern})$", "maxLength": self.most_bytes}
 
 
-VARIABLE = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable of the environment")
+VARIABLE = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable of the environment", shown=False)
 ADDRESS = Pattern(r"(?:[^\s:\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", "host:port")
 SLOT_NAME = Pattern(r"[a-z0-9_]+", "1 to 63 lower-case letters, digits and underscores", 63)
 PUBLICATION_NAME = Pattern(r"[^\x00]+", "a name of at most 63 bytes", 63)

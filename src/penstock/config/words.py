@@ -79,7 +79,7 @@ class Sinks:
             return refuse(node, name, problems, self.accepted)
         sinks = []
         for key, entry in node.value.items():
-            SINK_NAME.read(Node(entry.place, key), f"sinks.{key}", problems)
+            SINK_NAME.read(Node(entry.place, key), "sinks", problems)
             sinks.append(self._sink(key, entry.node, problems))
         return tuple(one for one in sinks if one)
 
@@ -262,7 +262,7 @@ DEPLOYMENT = Table(
         Key("server", SERVER, "Where the process answers over HTTP."),
         Key("source", SOURCE, "Where changes come from.", required=True),
         Key("sinks", Sinks(), "Where documents go: every document to every sink.", (), shown="one `stdout`"),
-        Key("index", Listed(INDEX), "One table an index.", (), shown="none"),
+        Key("index", Listed(INDEX, words="a table [[index]] for each index"), "One table an index.", (), shown="none"),
     ),
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from penstock.document.reading_tree import Node, Problems, choices
+from penstock.document.reading_tree import Node, Problems, choices, nearest
 from penstock.document.schema import Place
 
 BAD: Final[Any] = object()
@@ -39,7 +39,8 @@ class Shape(Protocol):
 
 def refuse(node: Node, name: str, problems: Problems, accepted: str) -> Any:
     """Note that a value is not what is accepted there."""
-    problems.add(node.place, f"`{name}` is {node.kind}", f"accepted: {accepted}")
+    shown = name if " " in name else f"`{name}`"  # the file as a whole has no key
+    problems.add(node.place, f"{shown} is {node.kind}", f"accepted: {accepted}")
     return BAD
 
 
@@ -187,9 +188,12 @@ class Listed:
     most: int | None = None
     single: bool = False
     distinct: bool = False
+    words: str = ""
 
     @property
     def accepted(self) -> str:
+        if self.words:
+            return self.words
         if self.single:
             return f"{self.item.accepted}, or a list of them"
         number = f" of {self.most}" if self.most == self.least else f" of {self.least} or more" if self.least else ""
@@ -286,15 +290,19 @@ class Table:
             return refuse(node, name, problems, self.accepted)
         found = Found(self, node.place)
         known = {key.name: key for key in self.keys}
+        meant = set()
         for word, entry in node.value.items():
             if word in known:
                 self._take(known[word], entry.node, found, problems)
             else:
-                problems.add(entry.place, f"`{word}` is no key of {self.title}", choices(word, known))
+                meant.add(nearest(word, known.keys() - node.value.keys()))
+                hint = choices(word, known, node.value)
+                problems.add(entry.place, f"`{word}` is no key of {self.title}", hint)
         for key in self.keys:
             if key.required and key.name not in node.value:
                 found.bad.add(key.name)
-                problems.add(node.place, f"{self.title} has no `{key.name}`", f"accepted: {key.shape.accepted}")
+                if key.name not in meant:  # else it is there, misspelt, and that is said
+                    problems.add(node.place, f"{self.title} has no `{key.name}`", f"accepted: {key.shape.accepted}")
         return found
 
     def _take(self, key: Key, node: Node, found: Found, problems: Problems) -> None:

@@ -99,9 +99,14 @@ class Problems:
         raise FileErrors(dict.fromkeys(self.found))
 
 
-def choices(word: str, words: Iterable[str], before: str = "") -> str:
-    """What is accepted instead of a word: the nearest of them first, then all."""
+def nearest(word: str, words: Iterable[str]) -> str:
+    """The known word that was probably meant; empty where none is near."""
+    return next(iter(difflib.get_close_matches(word.lower(), list(words), 1, 0.6)), "")
+
+
+def choices(word: str, words: Iterable[str], given: Iterable[str] = ()) -> str:
+    """What is accepted instead of a word: the nearest that is not given yet, then all."""
     known = list(words)
-    close = difflib.get_close_matches(word.lower(), known, 1, 0.6)
-    suggestion = f"did you mean `{close[0]}`? " if close else ""
-    return f"{suggestion}{before}accepted: {', '.join(f'`{one}`' for one in known)}"
+    close = nearest(word, [one for one in known if one not in set(given)])
+    suggestion = f"did you mean `{close}`? " if close else ""
+    return f"{suggestion}accepted: {', '.join(f'`{one}`' for one in known) or 'none'}"

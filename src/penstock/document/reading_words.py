@@ -101,9 +101,11 @@ class Fields:
         if types:
             words = " and ".join(f"`{word}`" for word in types)
             problems.add(node.entries[types[1]].place, f"a field has the types {words}", "a field has one type")
-        else:
-            word = next(iter(node.entries))
+        elif unknown := [word for word in node.entries if word not in _SIBLINGS]:
+            word = unknown[0]
             problems.add(node.entries[word].place, f"`{word}` is no type of a field", choices(word, FIELDS))
+        else:
+            problems.add(node.place, "a field has no type", choices("", FIELDS))
         return None
 
     def json_schema(self) -> JsonSchema:
@@ -140,7 +142,10 @@ _THROUGH = Key("through", THROUGH, "The junction.", required=True)
 
 
 def _field(type_: str, *keys: Key) -> Table:
-    return Table(f"a `{type_}` field", (Key(type_, DocumentKey(), "The key of the document.", required=True), *keys))
+    article = "an" if type_[0] in "aeio" else "a"
+    return Table(
+        f"{article} `{type_}` field", (Key(type_, DocumentKey(), "The key of the document.", required=True), *keys)
+    )
 
 
 def _scalar(type_: LeafType) -> Table:
@@ -213,6 +218,8 @@ FIELDS: Mapping[str, Table] = {
     **{str(one): _aggregate(one) for one in AggregateKind},
 }
 """By the word that is a field's type, the keys that may stand beside it."""
+
+_SIBLINGS = frozenset(name for table in FIELDS.values() for name in table.names()) - FIELDS.keys()
 
 SOFT_DELETE = Table(
     "`soft_delete`",

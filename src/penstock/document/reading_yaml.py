@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _STRING = "tag:yaml.org,2002:str"
 # Far more than any schema has; aliases of aliases can ask for more than there are atoms.
-_MOST_NODES = 100_000
+_MOST_NODES = 20_000
 _DEEPEST = 200
 
 
@@ -39,7 +39,9 @@ def parse_yaml(text: str, file: str, problems: Problems) -> Node | None:
         problems.add(Place(file, 1, 1), "the file is nested too deeply to be read", "write it flatter")
     else:
         if root is not None:
-            return _Reader(file, problems).node(root, ())
+            reader = _Reader(file, problems)
+            node = reader.node(root, ())
+            return None if reader.endless else node
         problems.add(Place(file, 1, 1), "the file is empty", "see `penstock schema index` for what it may hold")
     return None
 
@@ -57,13 +59,15 @@ class _Reader:
         self._file = file
         self._problems = problems
         self._left = _MOST_NODES
+        self.endless = False
 
     def node(self, found: yaml.Node, above: tuple[int, ...]) -> Node:
         place = Place(self._file, found.start_mark.line + 1, found.start_mark.column + 1)
         self._left -= 1
         if id(found) in above or len(above) > _DEEPEST or self._left < 0:
-            if self._left >= -1:  # said once: where there are too many, all others follow
+            if not self.endless:
                 self._problems.add(place, "an alias that never ends, or too many of them", "write the value out")
+            self.endless = True
             return Node(place, None)
         inside = (*above, id(found))
         if isinstance(found, yaml.ScalarNode):
