@@ -85,7 +85,8 @@ def index_body(schema: DocumentSchema, settings: IndexSettings | None = None) ->
     }
     if chosen.pipeline:
         index["default_pipeline"] = chosen.pipeline
-    mappings: dict[str, Any] = {"dynamic": "strict", "properties": properties}
+    # Below json a text that looks like a date would make a date of the key, and the next text would be rejected.
+    mappings: dict[str, Any] = {"dynamic": "strict", "date_detection": False, "properties": properties}
     if templates := list(_templates(schema.fields, "", chosen)):
         mappings["dynamic_templates"] = templates
     return {"settings": {"index": index}, "mappings": mappings}

@@ -102,7 +102,17 @@ def _breaking(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         yield "number_of_shards: an index keeps the number it was made with"
     if _json(before.get("analysis")) != _json(after.get("analysis")):
         yield "analysis: an open index takes no other analyzers or normalizers"
+    yield from _changed_maps(old["mappings"], new["mappings"])
     yield from _changed_fields(old["mappings"].get("properties", {}), new["mappings"].get("properties", {}), "")
+
+
+def _changed_maps(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of a map that came already keep the type that they got then."""
+    after = {path: rule for one in new.get("dynamic_templates", ()) for path, rule in one.items()}
+    for one in old.get("dynamic_templates", ()):
+        for path, rule in one.items():
+            if path in after and after[path] != rule:
+                yield f"{path}: values that came already keep the type that they have"
 
 
 def _changed_fields(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Iterator[str]:
