@@ -142,7 +142,7 @@ class _Level:
             f"{name}.l{n} {operator('=', kind)} {self._rows.column(column)}"
             for n, (column, kind) in enumerate(zip(ours, kinds, strict=True))
         ]
-        self._joins.append(f"{self._statement.joining} (\n{_indented(made)}\n) AS {name} ON {' AND '.join(same)}")
+        self._joins.append(f"{self._statement.joining} (\n{made}\n) AS {name} ON {' AND '.join(same)}")
 
     def sources(self) -> str:
         """FROM and, where needed, WHERE. To be asked for last: only then is it known which columns are used."""
@@ -154,7 +154,3 @@ class _Level:
             self._rows.mark()
         source = "\n".join([f"FROM {self._rows.sql()}", *self._joins])
         return source + (f"\nWHERE {' AND '.join(where)}" if where else "")
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.split("\n"))
