@@ -1,0 +1,40 @@
+"""Random schemas, random rows, random writers: documents built at any moment are those of a naive oracle in the end.
+
+`PENSTOCK_SEED` repeats a run's worlds and histories (the interleaving of their writers is the machine's),
+`PENSTOCK_DOCUMENT_SEEDS` says how many there are. `make soak` runs many more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.fixtures.documents.arena import Arena
+from tests.fixtures.documents.drawing import DEPTH, KINDS
+from tests.fixtures.documents.trial import Tally
+
+SEEDS = int(os.environ.get("PENSTOCK_DOCUMENT_SEEDS", "60"))
+COVERED = 60  # so many seeds are enough for every relation, depth and operation
+FEWEST = 3
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+def test_documents_built_at_any_moment_are_the_oracles(arena: Arena, number: int) -> None:
+    """E60–E62, E64–E68, E70: resolved keys are enough and not too many; built in any cuts, with racing seeds."""
+    arena.outcome(number)
+
+
+def test_every_relation_at_every_depth_saw_every_operation(arena: Arena) -> None:
+    """E70: the histories did what they are there for."""
+    tally: Tally = sum((arena.outcome(number) for number in range(COVERED)), Counter())
+    wanted = [(kind, depth) for kind in KINDS for depth in range(1, DEPTH + 1)] + [("root", 0)]
+    rare = {
+        (kind, depth, what): tally[kind, depth, what]
+        for kind, depth in wanted
+        for what in ("insert", "update", "delete", "move")
+        if tally[kind, depth, what] < FEWEST
+    }
+    assert not rare
+    assert sum(times for (_, _, what), times in tally.items() if what == "truncate") >= FEWEST
