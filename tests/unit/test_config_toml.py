@@ -44,8 +44,6 @@ def inline_tables(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 values = st.recursive(scalars, lambda inner: arrays(inner) | inline_tables(inner), max_leaves=6)
 dotted = st.builds(lambda parts, gap: f"{gap}.{gap}".join(parts), st.lists(keys, min_size=1, max_size=3), blanks)
-    lambda parts: blanks.map(lambda gap: f"{gap}.{gap}".join(parts))
-)
 pairs = st.builds(lambda key, value, end: f"{key} = {value}{end}", dotted, values, ends)
 headers = st.builds(lambda key, end: f"[{key}]{end}", dotted, ends)
 list_headers = st.builds(lambda key, gap, end: f"[[{gap}{key}{gap}]]{end}", dotted, blanks, ends)
