@@ -532,3 +532,28 @@ def test_one_bad_schema_does_not_hide_what_another_lacks(db18: Database) -> None
     report = check(db18, "version: 1\ntable: nowhere\nfields: [{text: x}]\n", BOOKS)
     assert {one.index for one in report.of(Severity.ERROR)} >= {"i0", "i1"}
     assert [schema.index for schema in report.bound] == ["i1"]
+
+
+def test_an_id_that_is_not_unique_is_an_error(db18: Database) -> None:
+    db18.execute("CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL)")
+    schema = "version: 1\ntable: t\ndoc_id: [k]\nfields: [{integer: id}]\n"
+    found = only(check(db18, schema), "key-not-unique")
+    assert found.severity is Severity.ERROR
+    db18.execute(found.sql)
+    assert "key-not-unique" not in codes(check(db18, schema))
+
+
+def test_the_server_has_the_last_word_on_the_statements(database: Database) -> None:
+    """A type that the server cannot sort, and that no other check knows of."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY, a_id int, acl aclitem)")
+    schema = (
+        "version: 1\ntable: a\nfields:\n"
+        "  - {has_many: bs, table: b, foreign_key: a_id, order_by: [{column: acl}], fields: [{integer: id}]}\n"
+    )
+    found = only(check(database, schema), "statement")
+    assert found.severity is Severity.ERROR
+    assert found.message == (
+        "the server refuses the statement that builds its documents:"
+        " could not identify an ordering operator for type aclitem"
+    )
+    assert "statement" not in codes(check(database, schema.replace("column: acl", "column: id")))

@@ -29,6 +29,7 @@ class _End:
 
 def check_links(schema: DocumentSchema, facts: Facts) -> Iterator[Diagnostic]:
     """Keys, links and the indexes that both need."""
+    yield from _doc_id(schema, facts)
     for scope in scopes(schema, facts):
         yield from _key(schema, scope, facts)
         for one in flat(scope.fields):
@@ -58,6 +59,19 @@ def _key(schema: DocumentSchema, scope: Scope, facts: Facts) -> Iterator[Diagnos
         message = f"{what}: {_listed(tuple(nullable))} of {scope.table} may be null: such a row has no document"
         sql = "\n".join(f"ALTER TABLE {scope.table.sql} ALTER COLUMN {quote(n)} SET NOT NULL;" for n in nullable)
         yield Diagnostic(Severity.WARNING, "key-nullable", message, schema.index, scope.place, "", sql)
+
+
+def _doc_id(schema: DocumentSchema, facts: Facts) -> Iterator[Diagnostic]:
+    info = facts.tables.get(schema.table)
+    if info is None or not schema.doc_id or _unknown(schema.table, schema.doc_id, facts):
+        return
+    if not any(index.identifies and set(index.columns) <= set(schema.doc_id) for index in info.indexes):
+        message = f"doc_id: no unique index over NOT NULL columns among ({_listed(schema.doc_id)}) of {schema.table}"
+        yield Diagnostic(
+            Severity.ERROR, "key-not-unique", message, schema.index, schema.place,
+            "Two rows with one id would overwrite each other. Name columns that tell rows apart.",
+            _create(info, schema.doc_id, unique=True),
+        )  # fmt: skip
 
 
 def _must_be_unique(scope: Scope) -> bool:

@@ -23,6 +23,7 @@ from penstock.document.check_source import (
     check_identity,
     check_server,
 )
+from penstock.document.check_statements import check_statements
 from penstock.document.schema import DocumentSchema
 from penstock.document.spec import SourceSpec
 from penstock.errors import ConfigError
@@ -80,10 +81,12 @@ class _Check:
             found += check_columns(schema, facts)
             found += check_links(schema, facts)
             found += check_filters(self._conn, schema, facts)
+        bound = tuple(_bound(schemas, facts, found))
+        self._progress("statements")
+        found += check_statements(self._conn, _sound(bound, found), facts)
         self._progress("rights")
         found += check_access(self._conn, schemas, facts, state.role)
         self._progress("the publication")
-        bound = tuple(_bound(schemas, facts))
         required = _published(schemas, facts)
         report = publication.inspect(self._conn, self._rules.publication, required)
         traced = publication.inspect(self._conn, self._rules.publication, required, _needed(bound, facts))
@@ -103,12 +106,22 @@ def _read_facts(conn: SqlConnection, schemas: Sequence[DocumentSchema]) -> Facts
     return Facts(tables | (read_tables(conn, leaves) if leaves else {}), types, others)
 
 
-def _bound(schemas: Sequence[DocumentSchema], facts: Facts) -> Iterator[DocumentSchema]:
+def _bound(schemas: Sequence[DocumentSchema], facts: Facts, found: list[Diagnostic]) -> Iterator[DocumentSchema]:
+    """The schemas that can be bound; why one cannot is a finding already, or becomes one."""
     for schema in schemas:
         try:
             yield bind(schema, facts.tables)
-        except ConfigError:
-            continue  # what keeps it from fitting is a finding already
+        except ConfigError as error:
+            if schema in _sound([schema], found):
+                found.append(
+                    Diagnostic(Severity.ERROR, "binding", error.message, schema.index, schema.place, error.hint)
+                )
+
+
+def _sound(schemas: Sequence[DocumentSchema], found: Sequence[Diagnostic]) -> list[DocumentSchema]:
+    """The schemas of indexes without an error so far."""
+    wrong = {one.index for one in found if one.severity is Severity.ERROR}
+    return [schema for schema in schemas if schema.index not in wrong]
 
 
 def _needed(bound: Sequence[DocumentSchema], facts: Facts) -> Mapping[QualifiedTable, Sequence[str]]:

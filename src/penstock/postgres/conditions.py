@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 
 import psycopg
+from psycopg.pq import ExecStatus
 
 from penstock.model import QualifiedTable
 from penstock.postgres.catalog import SqlConnection
@@ -69,6 +70,19 @@ def fits(conn: SqlConnection, type_name: str, text: str) -> bool:
             raise translate(error, "trying a value") from None
         return False
     return True
+
+
+def flaw(conn: SqlConnection, statement: str) -> str:
+    """What the server has against a whole statement, which is prepared and not run; empty where it takes it."""
+    with conn.transaction(force_rollback=True):
+        conn.execute("SET LOCAL search_path = pg_catalog")
+        result = conn.pgconn.prepare(b"", statement.encode())
+        if result.status == ExecStatus.COMMAND_OK:
+            return ""
+        said = read_error(result)
+        if not (said.sqlstate or "").startswith(_WRONG):
+            raise translate(result, "preparing a statement")
+        return said.sentence
 
 
 def _by_view(conn: SqlConnection, table: QualifiedTable, query: str) -> Condition:
