@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import click
 import pytest
@@ -22,6 +25,8 @@ from penstock.document.schema import AggregateKind, LeafType, Place
 from penstock.model import QualifiedTable
 from penstock.postgres.catalog import ColumnInfo, IndexInfo, Persistence, TableInfo, TableKind
 from penstock.postgres.type_catalog import TypeInfo
+
+ROOT = Path(__file__).parents[2]
 
 
 def a_type(short: str, schema: str = "pg_catalog", **more: bool) -> TypeInfo:
@@ -178,3 +183,23 @@ def test_pretty_json_keeps_every_digit() -> None:
         '{\n  "a": 1.50000000000000000001,\n  "b": [],\n  "c": {},\n  "d": [\n    1,\n    {\n      "e": "x:,{"\n    }\n'
         '  ],\n  "f": 1e400\n}'
     )
+
+
+def raised_codes() -> set[str]:
+    """The codes in the sources: the second argument of a Diagnostic, the first of the server's own kind."""
+    found: set[str] = set()
+    for path in (ROOT / "src/penstock/document").glob("check*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("Diagnostic", "_server")
+            ):
+                code = node.args[0 if node.func.id == "_server" else 1]
+                found |= {code.value} if isinstance(code, ast.Constant) else set()
+    return {str(code) for code in found}
+
+
+def test_every_code_is_in_the_how_to_and_no_other() -> None:
+    page = (ROOT / "docs/how-to/check-a-schema.md").read_text()
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == raised_codes()

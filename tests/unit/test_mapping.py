@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,3 +206,14 @@ def test_the_tree_says_what_each_key_is_and_where_it_comes_from() -> None:
         Branch("tags", "nested", "many_to_many public.tag by public.thing_tag (thing_id → tag_id)"),
         Branch("n", "long", "count of public.other by thing_id"),
     )  # fmt: skip
+
+
+def test_the_reference_says_how_each_leaf_is_indexed() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/mapping.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([a-z_]+) \|", page, re.MULTILINE))
+    assert rows == rows | {leaf.value: field_mapping(scalar(leaf))["type"] for leaf in LeafType if leaf != "custom"}
+    named = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| .*? \|", page, re.MULTILINE))))
+    others = {*JoinKind, *AggregateKind, "object", "map", "constant", "geo", "custom"}
+    assert not {str(word) for word in others} - named
+    settings = {one.name for one in dataclasses.fields(IndexSettings)}
+    assert not settings - named
