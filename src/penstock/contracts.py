@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from penstock.model import CoverageReport, Op, Position, QualifiedTable, SnapshotTable
+from penstock.model import CoverageReport, Lsn, Op, Position, QualifiedTable, SnapshotTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,3 +184,77 @@ class Catalog(Protocol):
 
     def column(self, table: QualifiedTable, name: str) -> ColumnType | None:
         """The column's type, or None where there is no such table or column."""
+
+
+class Target(NamedTuple):
+    """An index as a deployment has it: what a sink has to know to hold its documents.
+
+    `index` is the deployment's name of it, `name` what readers ask a sink for (with the prefix). `schema_hash` tells
+    schemas apart, `source` the database and slot that its documents come from. `body` is the index body of a search
+    engine (settings and mappings), `texts` are the paths of fields that full-text search is for.
+    """
+
+    index: str  # type: ignore[assignment]  # hides tuple.index, which nobody asks for here
+    name: str
+    schema_hash: str
+    source: str
+    body: Mapping[str, Any]
+    texts: tuple[str, ...] = ()
+
+
+class Writes(NamedTuple):
+    """Documents on their way to a sink, all of one version: an LSN that was settled before they were built."""
+
+    version: Lsn
+    documents: Documents
+
+
+class Rejection(NamedTuple):
+    """A document that a sink will not take, however often it is sent; `reason` holds no value of the document."""
+
+    index: str  # type: ignore[assignment]
+    id: str
+    version: Lsn
+    reason: str
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where documents are kept, by index and id, each with the version of its last write.
+
+    A write counts if its version is not lower than that of the write (or delete, or clear) it meets: equal overwrites.
+    So writes may come late, twice, in any order and from several tasks, and the newest stays. A sink that cannot be
+    reached raises RetryableError after its own retries; what its operator has to mend is an OperatorError.
+    """
+
+    name: str
+    """What the deployment calls it."""
+    shared: bool
+    """Whether several processes may write at once; if not, one does, and everything is brought to it."""
+
+    def open(self, target: Target) -> None:
+        """Find the index's current generation, or make one. Called before anything else is done with the index.
+
+        A generation of another schema or source is not taken for this one: a new one is made beside it.
+        """
+
+    def seeded(self, index: str) -> Lsn | None:
+        """The version at which the current generation was completely seeded, or None: it has to be."""
+
+    def seeding(self, index: str) -> None:
+        """A seed begins or goes on: make bulk writes cheap. Readers see what they saw before."""
+
+    def complete(self, index: str, version: Lsn) -> None:
+        """The seed is whole and flushed: remember that, durably, and let readers see it. Any number of times."""
+
+    def write(self, writes: Writes) -> Sequence[Rejection]:
+        """Take the writes; on return they are taken or rejected, but durable only after `flush`."""
+
+    def flush(self) -> None:
+        """Return when everything that was written through this object is durable."""
+
+    def clear(self, index: str, version: Lsn) -> None:
+        """Delete each document of a version not above this one, and remember it: a write that is older loses."""
+
+    def close(self) -> None:
+        """Give connections back. Any number of times; what was not flushed may be lost."""
