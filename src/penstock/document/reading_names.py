@@ -125,9 +125,10 @@ class DocumentKey:
         if text in _RESERVED:
             problems.add(node.place, f"`{name}` is `{text}`, which the search engine keeps for itself", "take another")
             return BAD
-        if not text or "." in text or not text.isprintable() or len(text.encode()) > 255:
-            return refuse(node, name, problems, self.accepted)
-        return text
+        if text and "." not in text and text.isprintable() and len(text.encode()) <= 255:
+            return text
+        problems.add(node.place, f"`{name}` is {f'`{text}`' if text else 'empty'}", f"accepted: {self.accepted}")
+        return BAD
 
     def json_schema(self) -> JsonSchema:
         return {"type": "string", "pattern": r"^[^.]+$", "maxLength": 255}

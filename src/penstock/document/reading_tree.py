@@ -80,6 +80,10 @@ class FileErrors(ConfigError):
         super().__init__("\n".join(map(str, self.problems)))
 
 
+_LONGEST = 300
+"""Characters of a message, about three lines of a terminal."""
+
+
 class Problems:
     """Where problems gather while files are read."""
 
@@ -87,8 +91,8 @@ class Problems:
         self.found: list[Problem] = []
 
     def add(self, place: Place, message: str, hint: str = "") -> None:
-        """Note a problem."""
-        self.found.append(Problem(place, message, hint))
+        """Note a problem. What it quotes from the file cannot steer a terminal, and does not fill it."""
+        self.found.append(Problem(place, _shown(message), hint))
 
     def raise_any(self) -> None:
         """Raise what was noted, sorted within each file, files in the order in which they were met."""
@@ -97,6 +101,13 @@ class Problems:
         order = {file: at for at, file in enumerate(dict.fromkeys(one.place.file for one in self.found))}
         self.found.sort(key=lambda one: (order[one.place.file], one.place.line, one.place.column))
         raise FileErrors(dict.fromkeys(self.found))
+
+
+def _shown(text: str) -> str:
+    """On one line, what does not print written as an escape, the middle left out where it is long."""
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
