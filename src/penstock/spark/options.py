@@ -9,6 +9,7 @@ no repr.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -66,6 +67,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("spoolDir", "stream: where large transactions wait on disk", "the system's temporary folder"),
     Option("spoolShared", "stream: every node reaches spoolDir, so large batches travel as files there", "false"),
     Option("spoolMaxBytes", "stream: how many bytes of changes may wait for Spark", "268435456"),
+    Option("keyColumns", "keys: the columns a change carries, as JSON: {\"table\": [columns]}", "identity and links"),
+    Option("directSocket", "keys: where the reader also hands small batches to the driver; penstock run uses it"),
     Option("columns", "snapshot: these columns only, separated by commas"),
     Option("where", "snapshot: an SQL condition for the rows"),
     Option("numPartitions", "snapshot: into how many parts the table is cut", "one for each 32 MB, at most 4"),
@@ -101,6 +104,8 @@ class SourceOptions:
     spool_dir: str | None = None
     spool_shared: bool = False
     spool_max_bytes: int = 256 << 20
+    key_columns: Mapping[QualifiedTable, tuple[str, ...]] = field(default_factory=dict)
+    direct_socket: str = ""
     columns: tuple[str, ...] = ()
     where: str = ""
     num_partitions: int | None = None
@@ -131,6 +136,8 @@ class SourceOptions:
             spool_dir=given.text("spoolDir") or None,
             spool_shared=given.truth("spoolShared"),
             spool_max_bytes=given.number("spoolMaxBytes") or 256 << 20,
+            key_columns=given.columns_by_table("keyColumns"),
+            direct_socket=given.text("directSocket"),
             columns=given.names("columns"),
             where=given.text("where"),
             num_partitions=given.number("numPartitions"),
@@ -146,6 +153,8 @@ class SourceOptions:
                 "columns, where, numPartitions and partitionColumn belong to a batch read, not to a stream",
                 hint="Filter and select on the stream's DataFrame instead.",
             )
+        if (self.key_columns or self.direct_socket) and self.mode != "keys":
+            raise ConfigError("keyColumns and directSocket belong to mode keys", hint='Add .option("mode", "keys").')
         if self.spool_shared and not self.spool_dir:
             raise ConfigError("spoolShared needs spoolDir: the folder that every node reaches")
         if self.starting_position == "snapshot" and (self.mode != "rows" or self.many):
@@ -233,6 +242,15 @@ class _Given:
 
     def names(self, name: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in self._values.get(name, "").split(",") if part.strip())
+
+    def columns_by_table(self, name: str) -> dict[QualifiedTable, tuple[str, ...]]:
+        try:
+            said = json.loads(self._values.get(name, "{}"))
+            return {QualifiedTable.parse(table): tuple(map(str, columns)) for table, columns in said.items()}
+        except (ValueError, AttributeError, TypeError):
+            raise ConfigError(
+                f"{name} is no JSON object of lists", hint='Write {"schema.table": ["column"]}.'
+            ) from None
 
     def tables(self) -> tuple[QualifiedTable, ...]:
         several = _BETWEEN_COMMAS.findall(self._values.get("tables", ""))

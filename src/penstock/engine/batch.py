@@ -1,0 +1,184 @@
+"""One batch of changes, from settled to durable: resolve, build, write, flush.
+
+`apply` is the whole of it in one process; `resolved` and `delivered` are its two halves, which tasks run apart when a
+batch is spread. Guarantees: nothing is resolved or built before every transaction of the batch is settled; a document
+that several changes touch is built once; a write's version is the batch's end; on return everything is durable in every
+sink, or an error was raised and the batch comes again. Deliberately not: Spark, Postgres or any sink by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import failpoints
+from penstock.contracts import DocumentBuilder, Documents, Extent, Key, Rejection, Sink, Writes
+from penstock.document.ids import document_id
+from penstock.errors import UnavailableError
+from penstock.model import Lsn
+
+# How many chunks are built or written at a time: the database builds one while a sink takes another.
+IN_FLIGHT = 2
+# Content that is older than this when its turn comes is not sent: sinks remember deletes, but not for ever.
+STALE_S = 30.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of a batch, or of a part of it."""
+
+    changes: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+    deleted: dict[str, int] = field(default_factory=dict)
+    rejected: list[tuple[str, Rejection]] = field(default_factory=list)
+    """With the name of the sink that rejects."""
+    gone: list[tuple[str, Key]] = field(default_factory=list)
+    """Keys that turned out to have no document, of indexes that are being seeded."""
+
+    def add(self, other: Tally) -> None:
+        """Take in another part's."""
+        self.changes += other.changes
+        for own, more in ((self.written, other.written), (self.deleted, other.deleted)):
+            for index, count in more.items():
+                own[index] = own.get(index, 0) + count
+        self.rejected += other.rejected
+        self.gone += other.gone
+
+    def count(self, documents: Documents) -> None:
+        """Count documents once, however many sinks take them."""
+        gone = documents.bodies.count(None)
+        for own, count in ((self.written, len(documents.ids) - gone), (self.deleted, gone)):
+            if count:
+                own[documents.index] = own.get(documents.index, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a batch is worked on with: a builder, and for each index the sinks that hold it.
+
+    `seeding` are the indexes whose seed is under way.
+    """
+
+    builder: DocumentBuilder
+    sinks: Mapping[str, Sequence[Sink]]
+    seeding: frozenset[str] = frozenset()
+
+    @property
+    def indexes(self) -> tuple[str, ...]:
+        """The indexes that are kept."""
+        return tuple(self.sinks)
+
+    @property
+    def every_sink(self) -> list[Sink]:
+        """Each sink once."""
+        return list({id(sink): sink for sinks in self.sinks.values() for sink in sinks}.values())
+
+
+Truncate = Callable[[str, Extent, Lsn], None]
+"""What is to be done about a TRUNCATE of a table that the index reads, at the batch's end."""
+
+
+def settle(parts: Parts, changes: pa.RecordBatch) -> None:
+    """Wait until every transaction of the batch can be seen."""
+    failpoints.passing("settle")
+    xids = pc.unique(changes.column("xid")).to_pylist()
+    parts.builder.settle([xid for xid in xids if xid is not None])
+
+
+def resolved(parts: Parts, changes: pa.RecordBatch) -> Iterator[tuple[str, list[Key]]]:
+    """For each index, the keys that the changes touch."""
+    for index in parts.indexes:
+        for keys in parts.builder.affected(index, changes):
+            failpoints.passing("resolve")
+            yield index, keys
+
+
+def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version: Lsn) -> Tally:
+    """Build the documents of these keys and write them to their sinks; durable when this returns."""
+    tally = Tally()
+
+    def deliver(chunk: tuple[str, Sequence[Key]]) -> Tally:
+        index, keys = chunk
+        part = Tally()
+        for documents in fresh(parts.builder.build(index, keys)):
+            failpoints.passing("build")
+            write(parts.sinks[index], Writes(version, documents), part)
+            if index in parts.seeding and None in documents.bodies:
+                without = {one for one, body in zip(documents.ids, documents.bodies, strict=True) if body is None}
+                part.gone += [(index, key) for key in keys if document_id(key) in without]
+        return part
+
+    for part in _in_flight(deliver, chunks):
+        tally.add(part)
+    flush(parts.every_sink)
+    return tally
+
+
+def seeded(parts: Parts, index: str, ranges: Iterable[tuple[Key | None, Key | None]], version: Lsn) -> Tally:
+    """Build and write the documents of some ranges of keys; durable when this returns."""
+    tally = Tally()
+    for after, upto in ranges:
+        for documents in fresh(parts.builder.build_range(index, after, upto)):
+            write(parts.sinks[index], Writes(version, documents), tally)
+    flush(parts.sinks[index])
+    return tally
+
+
+def fresh(built: Iterator[Documents]) -> Iterator[Documents]:
+    """Documents as they are built; an error instead of one that is too old by now."""
+    began = time.monotonic()
+    for documents in built:
+        if time.monotonic() - began > STALE_S:
+            raise UnavailableError(f"building documents of {documents.index} took more than {STALE_S:.0f} s")
+        yield documents
+
+
+def write(sinks: Sequence[Sink], writes: Writes, tally: Tally) -> None:
+    """Give the writes to every sink, and count them."""
+    tally.count(writes.documents)
+    for sink in sinks:
+        failpoints.passing("write")
+        tally.rejected += [(sink.name, rejection) for rejection in sink.write(writes)]
+
+
+def flush(sinks: Iterable[Sink]) -> None:
+    """Return when every sink is durable."""
+    for sink in sinks:
+        failpoints.passing("flush")
+        sink.flush()
+
+
+def apply(parts: Parts, changes: pa.RecordBatch, version: Lsn, truncate: Truncate) -> Tally:
+    """The whole batch, in this process."""
+    settle(parts, changes)
+    for index in parts.indexes:
+        extent = parts.builder.truncated(index, changes)
+        if extent is not Extent.NONE:
+            truncate(index, extent, version)
+    tally = delivered(parts, resolved(parts, changes), version)
+    tally.changes = changes.num_rows
+    return tally
+
+
+def _in_flight(
+    act: Callable[[tuple[str, Sequence[Key]]], Tally], chunks: Iterable[tuple[str, Sequence[Key]]]
+) -> Iterator[Tally]:
+    """Run `act` over the chunks, a few at a time, never holding more of them than that."""
+    waiting = iter(chunks)
+    first = list(itertools.islice(waiting, 2))
+    if len(first) < 2:
+        yield from map(act, first)
+        return
+    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="penstock-deliver") as pool:
+        running = [pool.submit(act, chunk) for chunk in first]
+        for chunk in waiting:
+            yield running.pop(0).result()
+            running.append(pool.submit(act, chunk))
+        for one in running:
+            yield one.result()

@@ -1,0 +1,182 @@
+"""What a deployment remembers beside Spark's checkpoint: seeds and their chunks, quarantine, which indexes are kept.
+
+One SQLite file in the state folder. Guarantees: durable when a method returns (`synchronous=FULL`), usable from any
+thread, one writer; a file of a newer format is refused, nothing of it is changed. Deliberately not: documents, secrets
+and positions of the stream, which belong to the sinks and to Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.contracts import Key, Rejection
+from penstock.errors import ConfigError, DiskError
+from penstock.model import Lsn
+
+FORMAT = 1
+_TABLES = """
+CREATE TABLE IF NOT EXISTS seed (
+    name TEXT PRIMARY KEY, identity TEXT NOT NULL, sinks TEXT NOT NULL, version TEXT NOT NULL,
+    documents INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS chunk (
+    name TEXT, number INTEGER, first TEXT, last TEXT, done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (name, number));
+CREATE TABLE IF NOT EXISTS gone (name TEXT, key TEXT, PRIMARY KEY (name, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS quarantine (
+    name TEXT, sink TEXT, id TEXT, version TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL
+    DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')), PRIMARY KEY (name, sink, id));
+CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, identity TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A seed under way: into which sinks, at which version, and how far it is.
+
+    `identity` tells of which schema and source it is: one of another is no use.
+    """
+
+    index: str
+    identity: str
+    sinks: tuple[str, ...]
+    version: Lsn
+    total: int = 0
+    done: int = 0
+    documents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A range of keys, `after` < key <= `upto`; None is an open end."""
+
+    number: int
+    after: Key | None
+    upto: Key | None
+
+
+class State:
+    """The file. `close` it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = sqlite3.connect(folder / "state.sqlite", check_same_thread=False, isolation_level=None)
+            self._prepare(folder)
+        except (OSError, sqlite3.Error) as error:
+            raise DiskError(
+                f"the state folder {folder} cannot be used: {error}",
+                hint="Make it writable, or name another one: state in penstock.toml.",
+            ) from error
+
+    def _prepare(self, folder: Path) -> None:
+        ((found,),) = self._file.execute("PRAGMA user_version")
+        if found > FORMAT:
+            raise ConfigError(
+                f"the state in {folder} is of format {found}; this Penstock reads {FORMAT} and older",
+                hint="Use the Penstock that wrote it, or a newer one.",
+            )
+        self._file.execute("PRAGMA journal_mode = WAL")
+        self._file.execute("PRAGMA synchronous = FULL")
+        self._file.executescript(_TABLES)
+        self._file.execute(f"PRAGMA user_version = {FORMAT}")
+
+    def close(self) -> None:
+        """Any number of times."""
+        with self._lock:
+            self._file.close()
+
+    def _write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
+        """All of them, or none."""
+        with self._lock:
+            try:
+                self._file.execute("BEGIN IMMEDIATE")
+                for sql, rows in statements:
+                    self._file.executemany(sql, rows)
+                self._file.execute("COMMIT")
+            except sqlite3.Error as error:
+                if self._file.in_transaction:
+                    self._file.execute("ROLLBACK")
+                raise DiskError(f"the state could not be written: {error}", hint="Look after its disk.") from error
+
+    def _read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._file.execute(sql, values).fetchall()
+
+    def begin_seed(self, seed: Seed, cuts: Sequence[Key]) -> None:
+        """A new seed of an index in place of any other; `cuts` are the last keys of its chunks but the last."""
+        edges = [None, *map(json.dumps, cuts), None]
+        chunks = [(seed.index, n, first, last) for n, (first, last) in enumerate(itertools.pairwise(edges))]
+        row = (seed.index, seed.identity, json.dumps(seed.sinks), str(seed.version))
+        self._write(
+            ("DELETE FROM seed WHERE name = ?", [(seed.index,)]),
+            ("DELETE FROM chunk WHERE name = ?", [(seed.index,)]),
+            ("DELETE FROM gone WHERE name = ?", [(seed.index,)]),
+            ("INSERT INTO seed (name, identity, sinks, version) VALUES (?, ?, ?, ?)", [row]),
+            ("INSERT INTO chunk (name, number, first, last) VALUES (?, ?, ?, ?)", chunks),
+        )
+
+    def seed(self, index: str) -> Seed | None:
+        """The seed of an index that is not complete."""
+        sql = (
+            "SELECT identity, sinks, version, (SELECT count(*) FROM chunk WHERE chunk.name = seed.name),"
+            " (SELECT count(*) FROM chunk WHERE chunk.name = seed.name AND done), documents FROM seed WHERE name = ?"
+        )
+        for identity, sinks, version, total, done, documents in self._read(sql, index):
+            return Seed(index, identity, tuple(json.loads(sinks)), Lsn.parse(version), total, done, documents)
+        return None
+
+    def chunks_left(self, index: str) -> list[Chunk]:
+        """What a seed has still to do, in order."""
+        rows = self._read("SELECT number, first, last FROM chunk WHERE name = ? AND NOT done ORDER BY number", index)
+        return [Chunk(number, _key(first), _key(last)) for number, first, last in rows]
+
+    def finish_chunks(self, index: str, numbers: Iterable[int], documents: int) -> None:
+        """These chunks are durable in every sink of the seed."""
+        self._write(
+            ("UPDATE chunk SET done = 1 WHERE name = ? AND number = ?", [(index, number) for number in numbers]),
+            ("UPDATE seed SET documents = documents + ? WHERE name = ?", [(documents, index)]),
+        )
+
+    def end_seed(self, index: str) -> None:
+        """The seed is complete, or no longer wanted."""
+        self._write(*((f"DELETE FROM {table} WHERE name = ?", [(index,)]) for table in ("seed", "chunk", "gone")))
+
+    def note_gone(self, index: str, keys: Iterable[Key]) -> None:
+        """Keys of documents that live deleted while their index is seeded."""
+        self._write(("INSERT OR IGNORE INTO gone VALUES (?, ?)", [(index, json.dumps(key)) for key in keys]))
+
+    def gone(self, index: str) -> list[Key]:
+        """What `note_gone` was told since the seed began."""
+        return [tuple(json.loads(key)) for (key,) in self._read("SELECT key FROM gone WHERE name = ?", index)]
+
+    def quarantine(self, rejected: Iterable[tuple[str, Rejection]]) -> None:
+        """Remember what sinks (by name) rejected."""
+        rows = [(one.index, sink, one.id, str(one.version), one.reason) for sink, one in rejected]
+        self._write(
+            ("INSERT OR REPLACE INTO quarantine (name, sink, id, version, reason) VALUES (?, ?, ?, ?, ?)", rows)
+        )
+
+    def quarantined(self) -> list[tuple[str, Rejection]]:
+        """What is in quarantine, with the sink that rejected it."""
+        rows = self._read("SELECT sink, name, id, version, reason FROM quarantine ORDER BY since, name, id")
+        return [(sink, Rejection(name, one, Lsn.parse(version), why)) for sink, name, one, version, why in rows]
+
+    def keep(self, identities: dict[str, str]) -> set[str]:
+        """Say which indexes (with their identity) live keeps from now on; those that it did not keep until now."""
+        before = dict(self._read("SELECT name, identity FROM kept"))
+        self._write(
+            ("DELETE FROM kept WHERE name = ?", [(name,) for name in before]),
+            ("INSERT INTO kept VALUES (?, ?)", list(identities.items())),
+        )
+        return {name for name, identity in identities.items() if before.get(name) != identity}
+
+
+def _key(text: str | None) -> Key | None:
+    return None if text is None else tuple(json.loads(text))

@@ -1,0 +1,101 @@
+"""A small batch without a Spark job: the driver asks the reader beside it for the range that was planned last.
+
+The reader keeps the keys of the range it has just handed out as partitions (`Desk`); the driver fetches them over a
+unix socket (`fetch`) and works on them itself, while Spark still owns triggers, offsets, checkpoint and commit.
+Guarantees: what is fetched is exactly what the batch's frame holds, with its end; a range that is too large, or any
+trouble with the socket, is answered with None, and the caller takes the frame. The socket lies in a folder that only
+its user may enter. Deliberately not: anything across machines.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.model import Lsn
+
+log = logging.getLogger(__name__)
+
+MAX_ROWS = 20_000
+_PATIENCE_S = 10.0
+
+
+class Fetched(NamedTuple):
+    """A batch's changes by their keys, and its end."""
+
+    end: Lsn
+    changes: pa.RecordBatch
+
+
+class Desk:
+    """The reader's side: hands out the range that was planned last, as often as asked."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._answer = b""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if os.path.exists(path):
+            os.unlink(path)  # of a run before
+        self._listener.bind(path)
+        self._listener.listen(4)
+        threading.Thread(target=self._serve, name="penstock-desk", daemon=True).start()
+
+    def offer(self, end: Lsn, batches: Sequence[pa.RecordBatch] | None) -> None:
+        """This is the range now; None is one that is too large."""
+        head = json.dumps({"end": str(end), "whole": batches is not None}).encode() + b"\n"
+        body = b""
+        if batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+                for batch in batches:
+                    stream.write_batch(batch)
+            body = sink.getvalue().to_pybytes()
+        with self._lock:
+            self._answer = head + body
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                asking, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            with asking, self._lock:
+                try:
+                    asking.settimeout(_PATIENCE_S)
+                    asking.sendall(self._answer)
+                except OSError as error:
+                    log.debug("nobody took the range: %s", error)
+
+    def close(self) -> None:
+        """Any number of times."""
+        self._listener.close()
+        try:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            pass
+
+
+def fetch(path: str) -> Fetched | None:
+    """The driver's side: the range that was planned last, or None where the frame has to be taken."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(_PATIENCE_S)
+            asking.connect(path)
+            answer = b"".join(iter(lambda: asking.recv(1 << 20), b""))
+    except OSError as error:
+        log.debug("the reader's socket does not answer: %s", error)
+        return None
+    head, newline, body = answer.partition(b"\n")
+    if not newline or not (said := json.loads(head))["whole"] or not body:
+        return None
+    table = pa.ipc.open_stream(body).read_all().combine_chunks()
+    batches = table.to_batches()
+    return Fetched(Lsn.parse(said["end"]), batches[0]) if batches else None

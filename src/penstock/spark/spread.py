@@ -1,0 +1,177 @@
+"""A batch of changes, or a seed, spread over Spark's tasks: each opens the engine's parts and does its share.
+
+Two stages for a batch: tasks settle and resolve their changes; when all have, the distinct keys are dealt out, built
+and written where they are. Guarantees: no document passes through the driver; nothing is built before every transaction
+of the batch is settled; what a task did is durable before Spark hears of it, and a task that runs again does it again
+with the same version. Deliberately not: deciding anything (`engine` does).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.contracts import Extent, Key, Rejection
+from penstock.engine.batch import Parts, Tally, delivered, resolved, seeded, settle
+from penstock.engine.state import Chunk
+from penstock.model import Lsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# How many keys a task takes at once.
+_CHUNK_KEYS = 1000
+_RESOLVED = pa.schema([("index", pa.string()), ("key", pa.string()), ("extent", pa.int32()), ("lsn", pa.int64())])
+_RESOLVED_SQL = "index string, key string, extent int, lsn bigint"
+_TALLY_SQL = "tally binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """How a task gets its parts: `open` is a plain function of an importable module. They live as long as it."""
+
+    open: Callable[..., Parts]
+    arguments: tuple[Any, ...] = ()
+    token: str = ""
+    """Tells one deployment's parts from another's, in workers that serve several."""
+
+    def parts(self) -> Parts:
+        """The parts of this process."""
+        return _opened(self.token, self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opener) and self.token == other.token
+
+    def __hash__(self) -> int:
+        return hash(self.token)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(token: str, opener: Opener) -> Parts:
+    return opener.open(*opener.arguments)
+
+
+@dataclass(slots=True)
+class Resolved:
+    """The keys of a batch, spread over tasks and held there; what the driver has to know of them."""
+
+    frame: DataFrame
+    version: Lsn = Lsn.ZERO
+    extents: dict[str, Extent] = field(default_factory=dict)
+
+    def release(self) -> None:
+        """Let Spark forget them."""
+        self.frame.unpersist()
+
+
+def resolve(changes: DataFrame, opener: Opener) -> Resolved:
+    """Settle and resolve a batch; on return every task has."""
+    frame = changes.mapInArrow(functools.partial(_resolve, opener), _RESOLVED_SQL).persist()
+    heads = frame.filter("key IS NULL").toArrow()
+    found = Resolved(frame)
+    for row in heads.to_pylist():
+        found.version = Lsn(max(found.version, row["lsn"] or 0))
+        if row["index"] is not None:
+            extent = Extent(row["extent"])
+            found.extents[row["index"]] = max(found.extents.get(row["index"], Extent.NONE), extent)
+    return found
+
+
+def deliver(found: Resolved, opener: Opener, version: Lsn) -> Tally:
+    """Build and write every key once, in the tasks."""
+    keys = found.frame.filter("key IS NOT NULL").select("index", "key").distinct()
+    return _gathered(keys.mapInArrow(functools.partial(_deliver, opener, version), _TALLY_SQL))
+
+
+def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
+    """The keys on the driver, a list at a time, for sinks that only one process may write to."""
+    rows = found.frame.filter("key IS NOT NULL").select("index", "key").distinct().orderBy("index")
+    chunk: list[Key] = []
+    last = ""
+    for row in rows.toLocalIterator(prefetchPartitions=True):
+        if chunk and (row["index"] != last or len(chunk) == _CHUNK_KEYS):
+            yield last, chunk
+            chunk = []
+        last = row["index"]
+        chunk.append(tuple(json.loads(row["key"])))
+    if chunk:
+        yield last, chunk
+
+
+def seed(spark: SparkSession, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn) -> Tally:
+    """Build and write some chunks of an index, in the tasks."""
+    dealt = spark.createDataFrame([(pickle.dumps(chunk),) for chunk in chunks], "chunk binary").repartition(len(chunks))
+    return _gathered(dealt.mapInArrow(functools.partial(_seed, opener, index, version), _TALLY_SQL))
+
+
+def _resolve(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for changes in batches:
+        if not changes.num_rows:
+            continue
+        parts = opener.parts()
+        settle(parts, changes)
+        lsn = pc.max(changes.column("_commit_lsn")).as_py()
+        heads = [(index, parts.builder.truncated(index, changes)) for index in parts.indexes]
+        rows: list[tuple[str | None, int]] = [(index, extent) for index, extent in heads if extent is not Extent.NONE]
+        rows = rows or [(None, 0)]
+        yield _rows([index for index, _ in rows], None, [extent for _, extent in rows], lsn)
+        for index, keys in resolved(parts, changes):
+            yield _rows([index] * len(keys), [json.dumps(key) for key in keys], [0] * len(keys), lsn)
+
+
+def _rows(
+    indexes: list[str | None] | list[str], keys: list[str] | None, extents: list[int], lsn: int
+) -> pa.RecordBatch:
+    count = len(indexes)
+    columns = [
+        pa.array(indexes, pa.string()),
+        pa.nulls(count, pa.string()) if keys is None else pa.array(keys, pa.string()),
+        pa.array(extents, pa.int32()),
+        pa.array([lsn] * count, pa.int64()),
+    ]
+    return pa.record_batch(columns, schema=_RESOLVED)
+
+
+def _deliver(opener: Opener, version: Lsn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield _told(delivered(opener.parts(), _chunks(batches), version))
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]]:
+    waiting: dict[str, list[Key]] = {}
+    for batch in batches:
+        for index, key in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+            keys = waiting.setdefault(index, [])
+            keys.append(tuple(json.loads(key)))
+            if len(keys) == _CHUNK_KEYS:
+                yield index, waiting.pop(index)
+    yield from waiting.items()
+
+
+def _seed(opener: Opener, index: str, version: Lsn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    chunks: list[Chunk] = [pickle.loads(one) for batch in batches for one in batch.column(0).to_pylist()]
+    if chunks:
+        yield _told(seeded(opener.parts(), index, [(chunk.after, chunk.upto) for chunk in chunks], version))
+
+
+def _told(tally: Tally) -> pa.RecordBatch:
+    said = {**asdict(tally), "rejected": [(sink, *one) for sink, one in tally.rejected]}
+    return pa.record_batch([pa.array([json.dumps(said).encode()], pa.binary())], names=["tally"])
+
+
+def _gathered(frame: DataFrame) -> Tally:
+    total = Tally()
+    for one in frame.toArrow()["tally"].to_pylist():
+        said = json.loads(one)
+        rejected = [
+            (sink, Rejection(index, key, Lsn(version), why)) for sink, index, key, version, why in said.pop("rejected")
+        ]
+        gone = [(index, tuple(key)) for index, key in said.pop("gone")]
+        total.add(Tally(**said, rejected=rejected, gone=gone))
+    return total
