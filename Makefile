@@ -19,10 +19,9 @@ demo: .venv/demo.stamp  ## an embedded Postgres, a small workload, its changes l
 	@$(BIN)/penstock demo
 
 # One after the other, so that each has the machine to itself, and each with its duration.
-# The Spark tier joins when it is within its time: `make spark` runs it.
-test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers
+test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers, Spark
 	@begin=$$(date +%s); \
-	for step in lint types unit fuzz pg; do \
+	for step in lint types unit fuzz pg spark; do \
 	  from=$$(date +%s); echo "--- $$step"; \
 	  $(MAKE) --no-print-directory $$step FUZZ_SECONDS=30 || { echo "--- $$step failed after $$(($$(date +%s) - from)) s"; exit 1; }; \
 	  echo "--- $$step: $$(($$(date +%s) - from)) s"; \

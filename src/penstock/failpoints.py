@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
-NAMES = (
-    "receive", "assemble", "spill", "deliver", "confirm", "feedback",  # the capture
-    "settle", "resolve", "build", "write", "flush",  # the engine
-)  # fmt: skip
+CAPTURE = ("receive", "assemble", "spill", "deliver", "confirm", "feedback")
+ENGINE = ("settle", "resolve", "build", "write", "flush")
 
 _name, _, _passes = os.environ.get("PENSTOCK_FAILPOINT", "").partition(":")
 _left = int(_passes or 1)
