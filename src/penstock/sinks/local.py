@@ -1,0 +1,282 @@
+"""The local sink: an embedded search store, one SQLite file with full-text search.
+
+Guarantees: what was flushed survives the end of the process and of the machine (write-ahead log, synced at each
+commit). Readers come and go at any time and see whole commits; while a generation is seeded they see the one before.
+Versions decide each write in SQL; a delete leaves a tombstone, kept for a week, and a clear leaves its version. A
+document is bytes end to end: SQLite alone looks into it, for its texts. One process writes; any thread of it may.
+Deliberately not: several writers, and mappings (`Target.body` is for search engines).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.contracts import Rejection, Target, Writes
+from penstock.errors import BugError, RetryableError
+from penstock.model import Lsn
+from penstock.sinks import local_text as sql
+from penstock.sinks.local_file import WriterLock, open_writer, translated
+
+if TYPE_CHECKING:
+    from penstock.contracts import Sink
+
+# A week: far longer than a write can be late.
+TOMBSTONE_S = 7 * 86400
+# Writes that wait for a flush are committed from here on, so that the write-ahead log stays bounded.
+_COMMIT_BYTES = 64 << 20
+# SQLite's numbers are signed: LSNs are kept in their order, moved down.
+_SHIFT = 1 << 63
+_NEVER = -_SHIFT
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """What the deployment calls the sink, and its file."""
+
+    name: str
+    path: str
+
+
+class _Generation(NamedTuple):
+    number: int
+    seeded: int | None
+    cleared: int
+
+
+class LocalSink:
+    """See `penstock.contracts.Sink`."""
+
+    shared = False
+
+    def __init__(self, settings: LocalSettings, *, clock: Callable[[], float] = time.time) -> None:
+        self.name = settings.name
+        self._path = Path(settings.path)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._writer_lock: WriterLock | None = None
+        self._generations: dict[str, _Generation] = {}
+        self._waiting: set[str] = set()  # indexes with writes that are not committed
+        self._waiting_bytes = 0
+        self._lost: set[str] = set()  # indexes whose writes went with a failed transaction
+
+    def open(self, target: Target) -> None:
+        """Find the index's newest generation; make one beside it where that is of another schema or source."""
+        with self._lock:
+            if self._connection is None:
+                self._connection, self._writer_lock = open_writer(self._path)
+            with self._working(target.index) as connection:
+                self._commit()
+                connection.execute("BEGIN IMMEDIATE")
+                number = self._find(connection, target) or self._make(connection, target)
+                now = int(self._clock())
+                connection.execute(
+                    f"DELETE FROM {sql.documents(number)} WHERE deleted_s IS NOT NULL AND deleted_s < ?",
+                    [now - TOMBSTONE_S],
+                )
+                self._commit()
+                self._lost.discard(target.index)
+                self._load(target.index, number)
+
+    def seeded(self, index: str) -> Lsn | None:
+        """The version of `complete`, where the newest generation is complete."""
+        with self._lock:
+            seeded = self._generation(index).seeded
+        return None if seeded is None else Lsn(seeded + _SHIFT)
+
+    def seeding(self, index: str) -> None:
+        """Nothing to do: writes are as cheap as they get, and readers see the generation before."""
+        with self._lock:
+            self._generation(index)
+
+    def complete(self, index: str, version: Lsn) -> None:
+        """Show the generation to readers, and remove those before it."""
+        with self._working(index) as connection:
+            number = self._generation(index).number
+            self._begin(connection)
+            self._remove_others(connection, number, "1")
+            connection.execute(
+                "UPDATE generation SET seeded = ?, shown = 1 WHERE number = ?", [version - _SHIFT, number]
+            )
+            self._commit()
+            self._load(index, number)
+
+    def write(self, writes: Writes) -> Sequence[Rejection]:
+        """Take the writes into the open transaction. What is no JSON is rejected."""
+        index, ids, bodies = writes.documents
+        with self._working(index) as connection:
+            generation = self._generation(index)
+            version = writes.version - _SHIFT
+            if version < generation.cleared:
+                return []
+            self._begin(connection)
+            self._waiting.add(index)
+            statement, now = sql.upsert(generation.number), int(self._clock())
+            documents = [(id, version, body, now) for id, body in zip(ids, bodies, strict=True)]
+            rejected: list[str] = []
+            try:
+                connection.executemany(statement, documents)
+            except sqlite3.IntegrityError:
+                # Those before the first bad one are written already; equal versions overwrite, so all are sent again.
+                rejected = _unreadable(connection, documents)
+                bad = set(rejected)
+                connection.executemany(statement, [one for one in documents if one[0] not in bad])
+            self._waiting_bytes += sum(len(body) for body in bodies if body is not None)
+            if self._waiting_bytes > _COMMIT_BYTES:
+                self._commit()
+        return [Rejection(index, id, writes.version, _NO_JSON) for id in rejected]
+
+    def flush(self) -> None:
+        """Commit, which syncs the write-ahead log."""
+        with self._lock:
+            if self._lost:
+                raise RetryableError(
+                    f"the sink {self.name} lost what was not flushed of {', '.join(sorted(self._lost))}",
+                    hint="Its index is opened again, and the writes are sent again.",
+                )
+            if self._connection is not None:
+                with self._working():
+                    self._commit()
+
+    def clear(self, index: str, version: Lsn) -> None:
+        """Delete what is not above the version, and remember it with the generation."""
+        with self._working(index) as connection:
+            number = self._generation(index).number
+            table = sql.documents(number)
+            self._begin(connection)
+            self._waiting.add(index)
+            bound = version - _SHIFT
+            above = connection.execute(f"SELECT 1 FROM {table} WHERE version > ? LIMIT 1", [bound]).fetchone()
+            if above:
+                connection.execute(f"DELETE FROM {table} WHERE version <= ?", [bound])
+            else:  # nothing stays: new tables cost less than emptying a full-text index row by row
+                paths = self._paths(connection, number)
+                _run(connection, [*sql.drop(number), *sql.make(number, paths)])
+            connection.execute("UPDATE generation SET cleared = max(cleared, ?) WHERE number = ?", [bound, number])
+            self._load(index, number)
+
+    def close(self) -> None:
+        """Give up the file and the right to write to it."""
+        with self._lock:
+            self._generations.clear()
+            self._forget_waiting()
+            if self._connection is not None:
+                self._connection.close()  # an open transaction is rolled back
+                self._connection = None
+            if self._writer_lock is not None:
+                self._writer_lock.release()
+                self._writer_lock = None
+
+    def _find(self, connection: sqlite3.Connection, target: Target) -> int | None:
+        """The newest generation of the name, if it is of this schema and source; its texts are made to fit."""
+        row = connection.execute(
+            "SELECT number, schema_hash, source, texts FROM generation WHERE name = ? ORDER BY number DESC LIMIT 1",
+            [target.name],
+        ).fetchone()
+        if row is None or (row[1], row[2]) != (target.schema_hash, target.source):
+            return None
+        number, texts = int(row[0]), json.dumps(target.texts)
+        if row[3] != texts:
+            _run(connection, [*sql.drop_texts(number), *sql.make_texts(number, target.texts)])
+            connection.execute("UPDATE generation SET texts = ? WHERE number = ?", [texts, number])
+        return number
+
+    def _make(self, connection: sqlite3.Connection, target: Target) -> int:
+        """A new generation beside the one that readers see; what nobody sees and nobody writes to any more goes."""
+        number = connection.execute(
+            "INSERT INTO generation (name, schema_hash, source, texts, cleared) VALUES (?, ?, ?, ?, ?)",
+            [target.name, target.schema_hash, target.source, json.dumps(target.texts), _NEVER],
+        ).lastrowid
+        assert number is not None
+        _run(connection, sql.make(number, target.texts))
+        self._remove_others(connection, number, "shown = 0")
+        return number
+
+    @staticmethod
+    def _remove_others(connection: sqlite3.Connection, number: int, which: str) -> None:
+        """Remove the other generations of the same name that are `which`."""
+        found = connection.execute(
+            f"DELETE FROM generation WHERE number <> ?1 AND {which}"
+            " AND name = (SELECT name FROM generation WHERE number = ?1) RETURNING number",
+            [number],
+        ).fetchall()
+        for (other,) in found:
+            _run(connection, sql.drop(other))
+
+    def _load(self, index: str, number: int) -> None:
+        assert self._connection is not None
+        row = self._connection.execute("SELECT seeded, cleared FROM generation WHERE number = ?", [number]).fetchone()
+        self._generations[index] = _Generation(number, *row)
+
+    @staticmethod
+    def _paths(connection: sqlite3.Connection, number: int) -> list[str]:
+        found = connection.execute("SELECT texts FROM generation WHERE number = ?", [number]).fetchone()
+        return list(json.loads(found[0]))
+
+    def _generation(self, index: str) -> _Generation:
+        found = self._generations.get(index)
+        if found is None:
+            raise BugError(f"the index {index} was not opened in the sink {self.name}")
+        return found
+
+    @contextmanager
+    def _working(self, index: str = "") -> Iterator[sqlite3.Connection]:
+        """The connection, for this thread alone. An error of SQLite ends it: part of a transaction may be gone."""
+        with self._lock:
+            if self._connection is None:
+                raise RetryableError(f"the sink {self.name} is closed", hint="Its indexes have to be opened again.")
+            try:
+                with translated(self._path):
+                    yield self._connection
+            except BugError:
+                raise
+            except BaseException:
+                lost = self._waiting | ({index} if index else set())
+                self.close()
+                self._lost |= lost
+                raise
+
+    @staticmethod
+    def _begin(connection: sqlite3.Connection) -> None:
+        if not connection.in_transaction:
+            connection.execute("BEGIN IMMEDIATE")
+
+    def _commit(self) -> None:
+        assert self._connection is not None
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+        self._forget_waiting()
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+
+_NO_JSON = "it is no JSON that SQLite can read (or one nested too deep)"
+
+
+def _unreadable(connection: sqlite3.Connection, documents: Iterable[tuple[str, int, bytes | None, int]]) -> list[str]:
+    """The ids of the documents that are no JSON."""
+    question = "SELECT json_valid(CAST(? AS TEXT))"
+    return [
+        id
+        for id, _, body, _ in documents
+        if body is not None and not connection.execute(question, [body]).fetchone()[0]
+    ]
+
+
+def _run(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
+    for statement in statements:
+        connection.execute(statement)
+
+
+if TYPE_CHECKING:
+    _as_sink: type[Sink] = LocalSink
