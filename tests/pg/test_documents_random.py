@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.documents.arena import Arena
 from tests.fixtures.documents.drawing import DEPTH, KINDS
+from tests.fixtures.documents.mutants import killed
 from tests.fixtures.documents.trial import Tally
 
 SEEDS = int(os.environ.get("PENSTOCK_DOCUMENT_SEEDS", "60"))
@@ -38,3 +39,8 @@ def test_every_relation_at_every_depth_saw_every_operation(arena: Arena) -> None
     }
     assert not rare
     assert sum(times for (_, _, what), times in tally.items() if what == "truncate") >= FEWEST
+
+
+def test_a_builder_that_drops_the_old_key_is_noticed() -> None:
+    """E61, E70: the tests above can fail. `make soak` breaks the builder in every other way that is known."""
+    assert not (survived := killed("drop_the_old_key")), survived
