@@ -376,6 +376,7 @@ def test_a_filter_over_its_own_row_is_fine(database: Database) -> None:
         "to_char(deleted_at, 'YYYY') = '2020'",
         "title <> 'x :funcid 1299'",
         "current_user <> 'x'",
+        "title <> 'now' AND lower(title) <> 'today'",
     ]
     assert filter_findings(check(database, filtered(*fine))) == []
 
@@ -395,6 +396,7 @@ def test_a_filter_that_reads_more_than_its_row_is_pointed_out(database: Database
         ("deleted_at > CURRENT_DATE", "filter-reads-clock", ""),
         ("deleted_at > clock_timestamp() - interval '1 day'", "filter-reads-clock", ""),
         ("age(deleted_at) > interval '1 day'", "filter-reads-clock", ""),
+        ("deleted_at > 'Today' OR deleted_at < timestamptz 'now'", "filter-reads-clock", ""),
         ("random() < 0.5", "filter-volatile", "random()"),
         ("public.known(title)", "filter-volatile", "public.known(text)"),
     ]
@@ -447,11 +449,14 @@ filters:
   - {column: deleted_at, op: lt, value: "2020-02-30"}
   - {column: title, op: eq, value: 7}
   - {column: price, op: like, value: "1%"}
+  - {column: small, op: neq, value: 100}
+  - {column: small, op: neq, value: huge}
 fields: [{text: title}]
 """
+    db18.execute("CREATE DOMAIN small AS int CHECK (VALUE < 10); ALTER TABLE book ADD small small")
     found = [one for one in check(db18, schema).diagnostics if one.code.startswith("filter")]
     assert [(one.code, one.place.line) for one in found] == [
-        ("filter-value", 4), ("filter-value", 6), ("filter-value", 7), ("filter-type", 9),
+        ("filter-value", 4), ("filter-value", 6), ("filter-value", 7), ("filter-type", 9), ("filter-value", 11),
     ]  # fmt: skip
 
 

@@ -125,6 +125,12 @@ def test_the_script_for_an_administrator_is_sql_alone(folder: Path, db18: Databa
     ]
 
 
+def test_what_no_statement_mends_is_counted_beside_the_script(folder: Path, db18: Database) -> None:
+    (folder / "books.schema.yml").write_text(SCHEMA.replace("text: title", "text: titel"))
+    done = check(folder, db18, "--sql")
+    assert (done.returncode, done.stderr) == (0, "1 error no statement mends: see penstock check.\n")
+
+
 def test_an_index_that_is_not_there_is_named_with_those_that_are(folder: Path, db18: Database) -> None:
     done = check(folder, db18, "bokks")
     assert done.returncode == 2 and "There are: books." in done.stderr

@@ -44,6 +44,7 @@ def check(indexes: tuple[str, ...], offline: bool, sql: bool, json: bool, **more
 
     Columns, types, nulls, keys, links, indexes, filters, rights, row security, replica identities and the publication
     are looked at, and nothing is changed. The exit code is 1 where an error was found; warnings and notes do not count.
+    With --sql it is 0 where the script could be written.
     """
     from penstock.config.file import read_deployment
 
@@ -57,8 +58,8 @@ def check(indexes: tuple[str, ...], offline: bool, sql: bool, json: bool, **more
     report = _ask(deployment, schemas, quiet=json or sql)
     if sql:
         _show_script(report, schemas, more["role"])
-    else:
-        _show(deployment, schemas, _strictly(report) if more["strict"] else report, json)
+        return 0
+    _show(deployment, schemas, _strictly(report) if more["strict"] else report, json)
     return ACT if report.worst == "error" or (more["strict"] and report.worst == "warning") else 0
 
 
@@ -137,6 +138,8 @@ def _show_script(report: LiveReport, schemas: Sequence[DocumentSchema], role: st
     assert report.state is not None
     database = report.state.database
     click.echo(render(script(report, schemas, role or report.state.role, database), database), nl=False)
+    if left := [one for one in report.diagnostics if one.severity == "error" and not one.sql]:
+        click.echo(f"{len(left)} {_plural('error', len(left))} no statement mends: see penstock check.", err=True)
 
 
 def _show(deployment: Deployment, schemas: Sequence[DocumentSchema], report: LiveReport, json: bool) -> None:

@@ -10,7 +10,8 @@ what it reads is not. Deliberately not: looking into functions; one that is decl
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -28,6 +29,8 @@ _LAST_CLOCK_OP = 8  # CURRENT_DATE to LOCALTIMESTAMP(n); then come CURRENT_USER 
 _CLOCK = frozenset(
     {"now", "transaction_timestamp", "statement_timestamp", "clock_timestamp", "timeofday", "current_timestamp"}
 )
+# Words that a date or time literal takes for the moment at which it is read.
+_MOMENTS = re.compile(r"'\s*(?:now|today|tomorrow|yesterday)\s*'", re.IGNORECASE)
 _CANNOT_TRY = frozenset({"42501", "25006", "0A000"})
 # The statement is wrong as it stands: syntax, names, types, a literal that does not fit.
 _WRONG = ("42", "22", "54")
@@ -66,9 +69,10 @@ def fits(conn: SqlConnection, type_name: str, text: str) -> bool:
             conn.execute("SET LOCAL search_path = pg_catalog")
             conn.execute(f"SELECT CAST(%s AS {type_name})", [text])
     except psycopg.Error as error:
-        if not (error.sqlstate or "").startswith("22"):
+        state = error.sqlstate or ""
+        if not state.startswith(("22", "23")):
             raise translate(error, "trying a value") from None
-        return False
+        return state.startswith("23")  # a domain's own rule: no row has that value, but it can be compared with
     return True
 
 
@@ -90,11 +94,16 @@ def _by_view(conn: SqlConnection, table: QualifiedTable, query: str) -> Conditio
         conn.execute("SET LOCAL search_path = pg_catalog")
         # By the extended protocol, which takes one statement at a time.
         conn.cursor(binary=True).execute(f"CREATE VIEW {_VIEW} AS {query}")
-        rows = conn.execute(
-            "SELECT r.ev_action::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = %s::regclass", [_VIEW]
-        ).fetchall()
-        tree = " ".join(text for (text,) in rows)
-        return _read(conn, table, tree)
+        row: Any = conn.execute(
+            "SELECT r.ev_action::text, pg_catalog.pg_get_viewdef(r.ev_class)"
+            " FROM pg_catalog.pg_rewrite r WHERE r.ev_class = %s::regclass",
+            [_VIEW],
+        ).fetchone()
+        tree, definition = row
+        found = _read(conn, table, tree)
+        # As a text such a word is still in the definition; as a time it has become a constant.
+        folded = len(_MOMENTS.findall(query)) > len(_MOMENTS.findall(definition))
+        return replace(found, reads_clock=found.reads_clock or folded)
 
 
 def _read(conn: SqlConnection, table: QualifiedTable, tree: str) -> Condition:
