@@ -1,0 +1,1 @@
+"""The contract of sinks, as tests that every kind of sink runs."""
