@@ -1,0 +1,166 @@
+"""Documents in OpenSearch (or Elasticsearch): versioned bulk writes into generations behind an alias.
+
+Guarantees: those of `penstock.contracts.Sink`. The version of a write is the server's own external version, so any
+number of processes may write at once; a delete leaves its version behind for an hour. Readers' alias `NAME` moves in
+one step, when a generation is complete and everything in it can be found. A write that returned is on disk on every
+copy in sync (the translog is synced for each request); where an index was set to sync later, `flush` does it.
+Deliberately not: removing generations that readers have left, and refreshing after each write: what is written can be
+found within the index's refresh interval, and be read by id at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.contracts import Documents, Rejection, Target, Writes
+from penstock.errors import BugError, RetryableError
+from penstock.model import Lsn
+from penstock.sinks.opensearch_generation import DELETES_KEPT, Generation
+from penstock.sinks.opensearch_http import Http, OpenSearchSettings
+from penstock.sinks.opensearch_indexes import Indexes
+from penstock.sinks.opensearch_write import Way, Writer
+
+__all__ = ["OpenSearchSettings", "OpenSearchSink"]
+
+
+class OpenSearchSink:
+    """One server as a sink. Any thread may call any method."""
+
+    shared = True
+
+    def __init__(self, settings: OpenSearchSettings) -> None:
+        self.name = settings.name
+        self.older = 0
+        """How many writes met something newer and lost, since this object was made."""
+        self._settings = settings
+        self._http = Http(settings)
+        self._indexes = Indexes(self._http, settings.name)
+        self._targets: dict[str, Target] = {}
+        self._generations: dict[str, Generation] = {}
+        self._unsynced: set[str] = set()
+        self._lock = threading.Lock()
+        self._state = threading.Lock()  # the memory of a generation is read and written by one of us at a time
+
+    def open(self, target: Target) -> None:
+        """Find the current generation of the target, or make one."""
+        index = target.body.get("settings", {}).get("index", {})
+        for pipeline in {self._settings.pipeline, index.get("default_pipeline", "")} - {""}:
+            self._indexes.check_pipeline(pipeline)
+        with self._state:
+            one = self._indexes.find_or_make(target)
+            if "gc_deletes" not in one.settings:  # taken away by hand: the server's own minute is too short
+                self._indexes.configure(one, {"gc_deletes": DELETES_KEPT})
+        with self._lock:
+            self._targets[target.index], self._generations[target.index] = target, one
+
+    def generation(self, index: str) -> str:
+        """What tells the current generation from every other, also from one of the same name that was deleted."""
+        one = self._known(index)
+        return f"{one.physical} {one.uuid}"
+
+    def seeded(self, index: str) -> Lsn | None:
+        """The version at which the generation was completely seeded, or None: it has to be, or it is gone."""
+        now = self._indexes.look(self._known(index))
+        return now.seeded if now else None
+
+    def seeding(self, index: str) -> None:
+        """Begin, or go on with, a seed: not complete any more, and no refreshes where nobody reads."""
+        with self._current(index) as one:
+            one = self._remember(index, one.remembering(seeded=None)) if one.memory.seeded is not None else one
+            # A delete's version must outlast the slowest task of the seed (E88), whoever set this lower.
+            settings: dict[str, Any] = {"gc_deletes": self._wanted(index, "gc_deletes") or DELETES_KEPT}
+            if not one.is_read:
+                settings["refresh_interval"] = "-1"
+            self._indexes.configure(one, settings)
+
+    def complete(self, index: str, version: Lsn) -> None:
+        """Let everything be found, remember the seed, then lead readers here."""
+        with self._current(index) as one:
+            self._sync(one)
+            self._indexes.refresh(one)
+            self._indexes.configure(one, {"refresh_interval": self._wanted(index, "refresh_interval")})
+            one = self._remember(index, one.remembering(seeded=int(version)))
+            self._indexes.show(one)
+
+    def write(self, writes: Writes) -> Sequence[Rejection]:
+        """Send the writes; they are on disk on return, unless the index was set to sync later (see `flush`)."""
+        index = writes.documents.index
+        one = self._known(index)
+        writer = Writer(self._http, self._settings, lambda: self._way(index, self._look(index)), writes)
+        try:
+            writer.send(self._way(index, one))
+        finally:
+            with self._lock:
+                self.older += writer.older
+                if not one.is_durable:
+                    self._unsynced.add(index)
+        return writer.rejections
+
+    def flush(self) -> None:
+        """Nothing to do where every request was synced; else have the server do it now."""
+        with self._lock:
+            unsynced, self._unsynced = self._unsynced, set()
+        for index in unsynced:
+            try:
+                self._indexes.sync(self._known(index))
+            except BaseException:
+                with self._lock:
+                    self._unsynced |= unsynced
+                raise
+
+    def clear(self, index: str, version: Lsn) -> None:
+        """Turn away every write below the version from now on, then delete what is not above it."""
+        with self._current(index) as one:
+            one = self._keep(index, self._indexes.fence(one, version))
+        for ids in self._indexes.ids(one, version):
+            rejections = self.write(Writes(version, Documents(index, ids, [None] * len(ids))))
+            if rejections:
+                raise BugError(f"a delete was rejected: {rejections[0].reason}")
+
+    def close(self) -> None:
+        """Close connections, and end every wait."""
+        self._http.close()
+
+    def _known(self, index: str) -> Generation:
+        with self._lock:
+            if index not in self._generations:
+                raise BugError(f"the index {index} was not opened in sink {self.name}")
+            return self._generations[index]
+
+    def _look(self, index: str) -> Generation:
+        """The generation as the server has it now."""
+        before = self._known(index)
+        now = self._indexes.look(before)
+        if now is None:
+            raise RetryableError(
+                f"sink {self.name}: the index {before.physical} is gone",
+                hint="It was deleted while it was written to. Opened again, it is made anew and has to be seeded.",
+            )
+        return self._keep(index, now)
+
+    @contextmanager
+    def _current(self, index: str) -> Iterator[Generation]:
+        with self._state:
+            yield self._look(index)
+
+    def _keep(self, index: str, one: Generation) -> Generation:
+        with self._lock:
+            self._generations[index] = one
+        return one
+
+    def _remember(self, index: str, one: Generation) -> Generation:
+        return self._keep(index, self._indexes.remember(one))
+
+    def _sync(self, one: Generation) -> None:
+        if not one.is_durable:
+            self._indexes.sync(one)
+
+    def _wanted(self, index: str, setting: str) -> Any:
+        return self._targets[index].body.get("settings", {}).get("index", {}).get(setting)
+
+    def _way(self, index: str, one: Generation) -> Way:
+        properties = self._targets[index].body.get("mappings", {}).get("properties", {})
+        return Way(one.alias, one.memory.floor, one.memory.clearing, properties)
