@@ -17,7 +17,7 @@ from penstock.model import ReplicationConfig, SslMode, TlsConfig
 from penstock.postgres.connection import ConnectionSettings, resolve
 
 if TYPE_CHECKING:
-    from penstock.config.deployment import Deployment, Source
+    from penstock.config.deployment import Deployment, LocalSink, Source
     from penstock.contracts import CaptureProvisioning, ChangeCapture
     from penstock.document.check_source import SourceRules
     from penstock.document.mapping import IndexSettings
@@ -101,6 +101,11 @@ def index_settings(deployment: Deployment) -> IndexSettings:
         auto_subfields=sink.auto_subfields,
         pipeline=sink.pipeline or "",
     )
+
+
+def local_path(deployment: Deployment, sink: LocalSink) -> str:
+    """Where a local sink's file is: in the state folder and named after the sink, unless the deployment says where."""
+    return deployment.locate(sink.path or f"{deployment.state}/{sink.name}.db")
 
 
 def build_capture(settings: ConnectionSettings, config: ReplicationConfig) -> WalChangeCapture:

@@ -22,6 +22,7 @@ from penstock.cli.lock import build, lock
 from penstock.cli.options import show_help
 from penstock.cli.sample import sample
 from penstock.cli.schema import schema
+from penstock.cli.search import search
 from penstock.cli.slots import slots
 from penstock.cli.tail import tail
 
@@ -48,7 +49,7 @@ def cli(context: click.Context) -> None:
     show_help(context)
 
 
-for command in (slots, coverage, tail, demo, check, sample, lock, build, schema):
+for command in (slots, coverage, tail, demo, check, sample, search, lock, build, schema):
     cli.add_command(command)
 
 
