@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 @click.command(cls=SectionedCommand, short_help="Search in a local sink.")
 @click.argument("index", metavar="INDEX")
 @click.argument("query", nargs=-1, required=True, metavar="QUERY")
-@option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many documents at most.")
+@option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="At most this many documents.",
+)
 @option("--sink", metavar="NAME", help="Which sink, where there are several of type local. Without it: the first.")
 @options.config
 @as_json
