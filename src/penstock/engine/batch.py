@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,8 @@ from penstock.contracts import DocumentBuilder, Documents, Extent, Key, Rejectio
 from penstock.document.ids import document_id
 from penstock.errors import UnavailableError
 from penstock.model import Lsn
+
+_T = TypeVar("_T")
 
 # How many chunks are built or written at a time: the database builds one while a sink takes another.
 IN_FLIGHT = 2
@@ -123,9 +126,15 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
 def seeded(parts: Parts, index: str, ranges: Iterable[tuple[Key | None, Key | None]], version: Lsn) -> Tally:
     """Build and write the documents of some ranges of keys; durable when this returns."""
     tally = Tally()
-    for after, upto in ranges:
-        for documents in fresh(parts.builder.build_range(index, after, upto)):
-            write(parts.sinks[index], Writes(version, documents), tally)
+
+    def fill(edges: tuple[Key | None, Key | None]) -> Tally:
+        part = Tally()
+        for documents in fresh(parts.builder.build_range(index, *edges)):
+            write(parts.sinks[index], Writes(version, documents), part)
+        return part
+
+    for part in _in_flight(fill, ranges):
+        tally.add(part)
     flush(parts.sinks[index])
     return tally
 
@@ -166,19 +175,17 @@ def apply(parts: Parts, changes: pa.RecordBatch, version: Lsn, truncate: Truncat
     return tally
 
 
-def _in_flight(
-    act: Callable[[tuple[str, Sequence[Key]]], Tally], chunks: Iterable[tuple[str, Sequence[Key]]]
-) -> Iterator[Tally]:
-    """Run `act` over the chunks, a few at a time, never holding more of them than that."""
-    waiting = iter(chunks)
-    first = list(itertools.islice(waiting, 2))
+def _in_flight(act: Callable[[_T], Tally], items: Iterable[_T]) -> Iterator[Tally]:
+    """Run `act` over the items, a few at a time, never holding more of them than that."""
+    waiting = iter(items)
+    first = list(itertools.islice(waiting, IN_FLIGHT))
     if len(first) < 2:
         yield from map(act, first)
         return
     with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="penstock-deliver") as pool:
-        running = [pool.submit(act, chunk) for chunk in first]
-        for chunk in waiting:
+        running = [pool.submit(act, item) for item in first]
+        for item in waiting:
             yield running.pop(0).result()
-            running.append(pool.submit(act, chunk))
+            running.append(pool.submit(act, item))
         for one in running:
             yield one.result()

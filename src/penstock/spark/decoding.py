@@ -19,7 +19,8 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import BugError, OperatorError
-from penstock.postgres.changes import ThinColumns
+from penstock.model import Op
+from penstock.postgres.changes import Changes, ThinColumns
 from penstock.postgres.columns import Block
 from penstock.postgres.keys import key_batch
 from penstock.postgres.parcel import Parcel, unpack
@@ -38,7 +39,7 @@ def decode(plan: ReadPlan, data: bytes, options: SourceOptions, schema: spark.St
     """One run of changes as Spark takes it."""
     parcel = unpack(data)
     if options.mode == "keys":
-        yield _keys(plan, parcel)
+        yield keys(plan, parcel)
         return
     ours = [found for found in _row_batches(plan, parcel, options) if found.table in plan.names]
     if options.many:
@@ -56,13 +57,13 @@ def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return list(ordered.combine_chunks().to_batches())
 
 
-def _keys(plan: ReadPlan, parcel: Parcel) -> pa.RecordBatch:
-    """Changes by their keys, under the names that were asked for."""
-    batch = key_batch(parcel, ThinColumns(plan.thin))
+def keys(plan: ReadPlan, changes: Changes) -> pa.RecordBatch:
+    """Changes by their keys, under the names that were asked for; a truncate under that of what was emptied."""
+    batch = key_batch(changes, ThinColumns(plan.thin))
     streamed = pa.array([str(table) for table in plan.names], pa.string())
     asked = pa.array([str(table) for table in plan.names.values()], pa.string())
     place = pc.index_in(batch["table"], streamed)
-    tables = asked.take(place)
+    tables = pc.if_else(pc.equal(batch["op"], Op.TRUNCATE.value), batch["table"], asked.take(place))
     return batch.set_column(0, batch.schema.field(0), tables).filter(pc.is_valid(place))
 
 

@@ -28,10 +28,10 @@ _PATIENCE_S = 10.0
 
 
 class Fetched(NamedTuple):
-    """A batch's changes by their keys, and its end."""
+    """A batch's changes by their keys (None: there are none), and its end."""
 
     end: Lsn
-    changes: pa.RecordBatch
+    changes: pa.RecordBatch | None
 
 
 class Desk:
@@ -94,8 +94,7 @@ def fetch(path: str) -> Fetched | None:
         log.debug("the reader's socket does not answer: %s", error)
         return None
     head, newline, body = answer.partition(b"\n")
-    if not newline or not (said := json.loads(head))["whole"] or not body:
+    if not newline or not (said := json.loads(head))["whole"]:
         return None
-    table = pa.ipc.open_stream(body).read_all().combine_chunks()
-    batches = table.to_batches()
-    return Fetched(Lsn.parse(said["end"]), batches[0]) if batches else None
+    batches = pa.ipc.open_stream(body).read_all().combine_chunks().to_batches() if body else []
+    return Fetched(Lsn.parse(said["end"]), batches[0] if batches else None)

@@ -166,9 +166,8 @@ class Live:
             self._tables.meet(rows.relations if isinstance(rows, Truncated) else rows.described())
             yield piece
 
-    def keep(self, content: bytes) -> str:
+    def keep(self, content: bytes, folder: str) -> str:
         """A file with the content, for the tasks of the batch being planned."""
-        folder = self._options.spool_dir
         with tempfile.NamedTemporaryFile(prefix="penstock-", suffix=".batch", dir=folder, delete=False) as file:
             file.write(content)
         self._files.append(file.name)

@@ -20,6 +20,7 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.model import QualifiedTable, SslMode, TlsConfig
 from penstock.postgres.connection import ConnectionSettings, resolve
+from penstock.spark.settings import LOCAL_FOLDER
 
 MODES = ("rows", "keys")
 STARTS = ("slot", "snapshot")
@@ -59,7 +60,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("mode", "stream: whole rows, or only the keys of changed rows", "rows", MODES),
     Option("startingPosition", "stream: from the slot on, or first what the table holds now", "slot", STARTS),
     Option("maxRowsPerTrigger", "stream: at most this many rows a micro-batch"),
-    Option("maxBytesPerTrigger", "stream: at most about this many bytes a micro-batch", "134217728"),
+    Option("maxBytesPerTrigger", "stream: at most about this many bytes a micro-batch", "67108864"),
     Option("preimage", "stream: the old row of every update beside the new one; needs REPLICA IDENTITY FULL", "false"),
     Option("jsonColumns", "how json and jsonb columns come", "variant", ("variant", "string")),
     Option("unrepresentable", "a value that its column's type cannot hold", "error", ("error", "null")),
@@ -96,7 +97,7 @@ class SourceOptions:
     mode: str = "rows"
     starting_position: str = "slot"
     max_rows: int | None = None
-    max_bytes: int = 128 << 20  # a batch travels through the driver's memory
+    max_bytes: int = 64 << 20  # a batch travels through the memory of the JVM, several times over
     preimage: bool = False
     json_columns: str = "variant"
     unrepresentable: str = "error"
@@ -128,7 +129,7 @@ class SourceOptions:
             mode=given.word("mode"),
             starting_position=given.word("startingPosition"),
             max_rows=given.number("maxRowsPerTrigger"),
-            max_bytes=given.number("maxBytesPerTrigger") or 128 << 20,
+            max_bytes=given.number("maxBytesPerTrigger") or 64 << 20,
             preimage=given.truth("preimage"),
             json_columns=given.word("jsonColumns"),
             unrepresentable=given.word("unrepresentable"),
@@ -170,6 +171,10 @@ class SourceOptions:
         if self.many:
             raise ConfigError("a batch read takes one table", hint='Give it as .option("table", …).')
         return self
+
+    def batch_folder(self) -> str | None:
+        """Where a large batch may lie as files: a folder that every task reaches. Asked in the reader's process."""
+        return self.spool_dir if self.spool_shared else os.environ.get(LOCAL_FOLDER)
 
     def settings(self) -> ConnectionSettings:
         """Where to connect; secrets that are named, not given, are looked up now, in this process."""

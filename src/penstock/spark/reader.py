@@ -29,10 +29,12 @@ from pyspark.taskcontext import TaskContext
 
 from penstock.model import Lsn
 from penstock.postgres import slot
+from penstock.postgres.changes import Piece
 from penstock.postgres.connection import open_sql
 from penstock.postgres.parcel import pack
 from penstock.postgres.replay import Cut, Replay
-from penstock.spark.decoding import decode
+from penstock.spark.decoding import decode, keys
+from penstock.spark.direct import MAX_ROWS, Desk
 from penstock.spark.live import Live
 from penstock.spark.offsets import INITIAL, to_chunk_offset, to_chunks, to_cut, to_offset
 from penstock.spark.options import SourceOptions
@@ -69,12 +71,13 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._live: Live | None = None
+        self._desk: Desk | None = None
         self._target: Lsn | None = None
         self._parent = os.getppid()
         self._stopping = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": None}
+        return {**self.__dict__, "_live": None, "_desk": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the slot stands: always the same words, since Spark asks again after a restart."""
@@ -140,12 +143,28 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if done and upto:
             return live.seed.partitions(done, upto)
         pieces = live.pieces(first, last, self._end_if_orphaned)
+        if self._options.direct_socket:
+            pieces = self._offered(live, last, pieces)
         return [self._partition(live, pack(piece)) for piece in pieces]
+
+    def _offered(self, live: Live, end: Cut, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """The pieces, and at their end the whole range on the desk, where it is small."""
+        if self._desk is None:
+            self._desk = Desk(self._options.direct_socket)
+        batches: list[pa.RecordBatch] | None = []
+        rows = 0
+        for piece in pieces:
+            rows += piece.count
+            batches = None if batches is None or rows > MAX_ROWS else batches
+            if batches is not None:
+                batches.append(keys(live.plan, piece))
+            yield piece
+        self._desk.offer(end.lsn, batches)
 
     def _partition(self, live: Live, data: bytes) -> ChangePartition:
         content = pickle.dumps((live.plan, data))
-        if len(content) > _INLINE_BYTES and self._options.spool_shared:
-            return ChangePartition(path=live.keep(content))
+        if len(content) > _INLINE_BYTES and (folder := self._options.batch_folder()):
+            return ChangePartition(path=live.keep(content, folder))
         return ChangePartition(content)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -164,6 +183,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """End the stream."""
         self._stopping = True
+        if self._desk:
+            self._desk.close()
+            self._desk = None
         if self._live:
             self._live.close()
             self._live = None

@@ -77,6 +77,9 @@ def _prepare(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     chosen = {**settings.settings(master, _cores(master)), **({} if remote else {"spark.master": master}), **conf}
     ours = [*settings.JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-Dlog4j2.configurationFile={_log_settings(folder)}"]
     chosen["spark.driver.extraJavaOptions"] = " ".join([*ours, conf.get("spark.driver.extraJavaOptions", "")]).strip()
+    os.environ.pop(settings.LOCAL_FOLDER, None)
+    if re.match(r"local(\[|$)", master):  # and not local-cluster
+        os.environ[settings.LOCAL_FOLDER] = str(folder)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", settings.LOCAL_ADDRESS)
     return chosen

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+# The variable by which a session whose tasks all run on this machine tells the readers that its JVM starts of a folder
+# where batches may lie as files: twice as fast as through the JVM, and none of its heap.
+LOCAL_FOLDER = "PENSTOCK_LOCAL_FOLDER"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 

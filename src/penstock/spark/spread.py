@@ -12,7 +12,7 @@ import functools
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -84,10 +84,10 @@ def resolve(changes: DataFrame, opener: Opener) -> Resolved:
     return found
 
 
-def deliver(found: Resolved, opener: Opener, version: Lsn) -> Tally:
+def deliver(found: Resolved, opener: Opener, version: Lsn, seeding: frozenset[str]) -> Tally:
     """Build and write every key once, in the tasks."""
     keys = found.frame.filter("key IS NOT NULL").select("index", "key").distinct()
-    return _gathered(keys.mapInArrow(functools.partial(_deliver, opener, version), _TALLY_SQL))
+    return _gathered(keys.mapInArrow(functools.partial(_deliver, opener, version, seeding), _TALLY_SQL))
 
 
 def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
@@ -139,8 +139,10 @@ def _rows(
     return pa.record_batch(columns, schema=_RESOLVED)
 
 
-def _deliver(opener: Opener, version: Lsn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield _told(delivered(opener.parts(), _chunks(batches), version))
+def _deliver(
+    opener: Opener, version: Lsn, seeding: frozenset[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    yield _told(delivered(replace(opener.parts(), seeding=seeding), _chunks(batches), version))
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]]:

@@ -74,7 +74,7 @@ class TableWatch:
         names = {leaf: table for table, info in asked.items() for leaf in (table, *info.partitions) if leaf in found}
         if options.preimage:
             _require_whole_rows([found[table] for table in names])
-        self.plan = _plan(names, found)
+        self.plan = _plan(names, found, options)
         self._asked = asked
         self._oids = {found[table].oid: table for table in names}
         self._partitioned = any(info.kind is TableKind.PARTITIONED for info in asked.values())
@@ -89,11 +89,14 @@ class TableWatch:
             raise _altered(relation.table, "its columns are not those that the query started with")
 
 
-def _plan(names: Mapping[QualifiedTable, QualifiedTable], found: Tables) -> ReadPlan:
+def _plan(names: Mapping[QualifiedTable, QualifiedTable], found: Tables, options: SourceOptions) -> ReadPlan:
     return ReadPlan(
         names=names,
         primary_keys={table: found[table].primary_key for table in names if found[table].primary_key},
-        thin={table: catalog.thin_columns(found[table]) for table in names},
+        thin={
+            table: options.key_columns.get(asked) or catalog.thin_columns(found[table])
+            for table, asked in names.items()
+        },
         types={asked: {c.name: (c.type_oid, c.typmod) for c in found[asked].columns} for asked in set(names.values())},
     )
 

@@ -1,0 +1,293 @@
+"""A deployment at work on Spark: one query keeps every index current, and seeds run beside it.
+
+Guarantees: a batch counts as done when it is durable in every sink (Spark then logs it, and only then is the slot
+acknowledged); a seed goes on where it stood after any crash, and is complete only when each of its chunks is durable;
+live goes on for all indexes meanwhile. A stream that failed is started again with growing waits, unless its trouble is
+somebody's to mend. Deliberately not: what is done with a batch (`engine`), or who the parts are (`app`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyspark.errors import StreamingQueryException
+
+from penstock.contracts import Extent, Key, Sink
+from penstock.engine import batch
+from penstock.engine.batch import Parts, Tally
+from penstock.engine.policy import Backoff, judge
+from penstock.engine.report import Report
+from penstock.engine.state import Chunk, Seed, State
+from penstock.errors import PenstockError, RetryableError, UnavailableError
+from penstock.model import Lsn
+from penstock.spark import direct, spread
+from penstock.spark.spread import Opener
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+# Chunks of a seed that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
+_WAVE = 32
+_KEYS_AT_ONCE = 1000
+# How Spark tells of an error of ours in the reader's process.
+_OURS = re.compile(r"penstock\.(?:errors|engine\.policy)\.(\w+): ([^\n]*)")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs: by `app`, from a deployment.
+
+    `parts` are this process's, with every sink; `opener` gives tasks theirs, with the sinks of these names. `seeds` are
+    the sinks (by name) that each index has still to be seeded into.
+    """
+
+    options: Mapping[str, str]
+    checkpoint: str
+    socket: str
+    parts: Parts
+    opener: Callable[[Sequence[str]], Opener]
+    identities: Mapping[str, str]
+    on_error: Mapping[str, str]
+    seeds: Mapping[str, tuple[str, ...]]
+    cuts: Callable[[str], Sequence[Key]]
+    confirmed: Callable[[], Lsn]
+
+    def shared(self) -> list[str]:
+        """The names of the sinks that several processes may write to."""
+        return sorted(sink.name for sink in self.parts.every_sink if sink.shared)
+
+    def single(self) -> Parts:
+        """The parts for sinks that only this process writes to."""
+        own = {index: [sink for sink in sinks if not sink.shared] for index, sinks in self.parts.sinks.items()}
+        return replace(self.parts, sinks=own)
+
+
+@dataclass
+class Pipeline:
+    """A plan at work. `run` returns when `stop` was called and everything under way is durable."""
+
+    spark: SparkSession
+    plan: Plan
+    state: State
+    report: Report
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _idle: threading.Lock = field(default_factory=threading.Lock)
+    _wanted: threading.Event = field(default_factory=threading.Event)
+    _failure: BaseException | None = None
+    _seed_error: BaseException | None = None
+    _backoff: Backoff = field(default_factory=Backoff)
+
+    def stop(self) -> None:
+        """End after the batch under way. Any thread, any number of times."""
+        self._stopping.set()
+        self._wanted.set()
+
+    def run(self) -> None:
+        """Keep every index current until `stop`; raises what somebody has to mend."""
+        seeder = threading.Thread(target=self._seed_all, name="penstock-seed", daemon=True)
+        try:
+            while not self._stopping.is_set():
+                query = self._start()
+                if not seeder.is_alive() and seeder.ident is None:
+                    seeder.start()
+                self._watch(query)
+                if self._failure is not None:
+                    self._bear(self._failure)
+        finally:
+            self.stop()
+            if seeder.ident is not None:
+                seeder.join(timeout=60)
+        if self._seed_error is not None:
+            raise self._seed_error
+
+    def _start(self) -> StreamingQuery:
+        self._failure = None
+        stream = self.spark.readStream.format("penstock").options(**self.plan.options).load()
+        writing = stream.writeStream.foreachBatch(self._on_batch).queryName("penstock")
+        return writing.option("checkpointLocation", self.plan.checkpoint).start()
+
+    def _watch(self, query: StreamingQuery) -> None:
+        """Wait until the query ends, or end it between two batches."""
+        while not self._stopping.wait(0.2):
+            if not query.isActive:
+                self._failure = self._failure or _told(query.exception())
+                return
+        with self._idle:
+            pass  # the batch under way is done; the next one is not begun
+        query.stop()
+
+    def _bear(self, failure: BaseException) -> None:
+        """Wait before the next try, or give up."""
+        if not isinstance(failure, RetryableError):
+            raise failure
+        wait_s = self._backoff.next_s()
+        self.report.failed(str(failure))
+        log.warning("the stream failed and starts again in %.1f s: %s", wait_s, failure)
+        self._stopping.wait(wait_s)
+
+    def _on_batch(self, frame: DataFrame, number: int) -> None:
+        with self._idle:
+            if self._stopping.is_set():
+                raise UnavailableError("penstock is stopping")  # not begun: the batch comes again
+            try:
+                self._apply(frame)
+            except BaseException as error:
+                self._failure = error
+                raise
+            self._backoff.succeeded()
+
+    def _apply(self, frame: DataFrame) -> None:
+        fetched = direct.fetch(self.plan.socket) if self.plan.socket else None
+        seeding = frozenset(index for index in self.plan.parts.indexes if self.state.seed(index))
+        if fetched is not None and fetched.changes is None:
+            tally, end = Tally(), fetched.end
+        elif fetched is not None:
+            end = fetched.end
+            tally = batch.apply(replace(self.plan.parts, seeding=seeding), fetched.changes, end, self._truncated)
+        else:
+            tally, end = self._spread(frame, seeding)
+        self._judge(tally)
+        for index in seeding & {index for index, _ in tally.gone}:
+            self.state.note_gone(index, [key for one, key in tally.gone if one == index])
+        self.report.batch(tally, end, fetched is not None)
+
+    def _spread(self, frame: DataFrame, seeding: frozenset[str]) -> tuple[Tally, Lsn]:
+        """The batch, by Spark's tasks."""
+        found = spread.resolve(frame, self.plan.opener(()))
+        try:
+            for index, extent in found.extents.items():
+                self._truncated(index, extent, found.version)
+            tally = Tally()
+            if shared := self.plan.shared():
+                tally = spread.deliver(found, self.plan.opener(shared), found.version, seeding)
+            single = self.plan.single()
+            if single.every_sink:
+                tally.add(batch.delivered(replace(single, seeding=seeding), spread.keys_of(found), found.version))
+            return tally, found.version
+        finally:
+            found.release()
+
+    def _judge(self, tally: Tally) -> None:
+        self.report.quarantined += judge(tally.rejected, self.plan.on_error, self.state)
+
+    def _truncated(self, index: str, extent: Extent, version: Lsn) -> None:
+        """Clear what is gone, and note down, durably, that what is left has to be built again."""
+        if extent >= Extent.SOME_ROOTS:
+            for sink in self.plan.parts.sinks[index]:
+                sink.clear(index, version)
+        if extent is not Extent.ROOTS:
+            names = tuple(sink.name for sink in self.plan.parts.sinks[index])
+            self.state.begin_seed(Seed(index, self.plan.identities[index], names, version), self.plan.cuts(index))
+            self._wanted.set()
+
+    def _seed_all(self) -> None:
+        """Seed what has to be, then whatever a TRUNCATE asks for."""
+        try:
+            for index, sinks in self.plan.seeds.items():
+                self._ensure_seed(index, sinks)
+            while not self._stopping.is_set():
+                self._wanted.clear()
+                for index in self.plan.parts.indexes:
+                    while not self._stopping.is_set() and self._seed_once(index):
+                        pass
+                self._wanted.wait(1.0)
+        except BaseException as error:  # noqa: BLE001 - told to the thread that waits
+            if not self._stopping.is_set():
+                self._seed_error = error
+                self.stop()
+
+    def _ensure_seed(self, index: str, sinks: tuple[str, ...]) -> None:
+        """Go on with the seed that was under way, if it is the same one; else begin."""
+        if not sinks:
+            return
+        found = self.state.seed(index)
+        if found is None or found.identity != self.plan.identities[index] or set(found.sinks) != set(sinks):
+            version = self.plan.confirmed()
+            self.state.begin_seed(Seed(index, self.plan.identities[index], sinks, version), self.plan.cuts(index))
+
+    def _seed_once(self, index: str) -> bool:
+        """One seed of the index to its end; False where there is none to do."""
+        seed = self.state.seed(index)
+        if seed is None:
+            self.report.live([index])
+            return False
+        self.report.seeding(seed)
+        sinks = [sink for sink in self.plan.parts.sinks[index] if sink.name in seed.sinks]
+        for sink in sinks:
+            sink.seeding(index)
+        while (left := self.state.chunks_left(index)) and not self._stopping.is_set():
+            wave = left[:_WAVE]
+            tally = self._retrying(lambda: self._fill(seed, wave, sinks))  # noqa: B023 - called at once
+            now = self.state.seed(index)
+            if now is None or now.version != seed.version:
+                return True  # another seed took its place
+            documents = tally.written.get(index, 0)
+            self.state.finish_chunks(index, [chunk.number for chunk in wave], documents)
+            self.report.seeded(index, len(wave), documents)
+        if self._stopping.is_set():
+            return False
+        self._complete(seed, sinks)
+        return True
+
+    def _fill(self, seed: Seed, wave: Sequence[Chunk], sinks: Sequence[Sink]) -> Tally:
+        shared = [sink for sink in sinks if sink.shared]
+        single = [sink for sink in sinks if not sink.shared]
+        tally = Tally()
+        if shared:
+            opener = self.plan.opener(sorted(sink.name for sink in shared))
+            tally = spread.seed(self.spark, seed.index, wave, opener, seed.version)
+        if single:
+            parts = replace(self.plan.parts, sinks={seed.index: single})
+            own = batch.seeded(parts, seed.index, [(chunk.after, chunk.upto) for chunk in wave], seed.version)
+            tally = own if not shared else tally
+        self._judge(tally)
+        return tally
+
+    def _complete(self, seed: Seed, sinks: Sequence[Sink]) -> None:
+        """What live deleted meanwhile is looked at once more; then the seed counts."""
+        gone = self.state.gone(seed.index)
+        parts = replace(self.plan.parts, sinks={seed.index: sinks})
+        chunks = [(seed.index, gone[at : at + _KEYS_AT_ONCE]) for at in range(0, len(gone), _KEYS_AT_ONCE)]
+        version = Lsn(max(seed.version, self.report.end))
+        self._judge(self._retrying(lambda: batch.delivered(parts, chunks, version)))
+        for sink in sinks:
+            sink.complete(seed.index, seed.version)
+        self.state.end_seed(seed.index)
+        log.info("index %s is seeded: %d documents", seed.index, seed.documents)
+
+    def _retrying(self, act: Callable[[], Tally]) -> Tally:
+        """Do it; passing trouble is waited out."""
+        backoff = Backoff()
+        while True:
+            try:
+                return act()
+            except RetryableError as error:
+                wait_s = backoff.next_s()
+                log.warning("seeding waits for %.1f s: %s", wait_s, error)
+                if self._stopping.wait(wait_s):
+                    raise
+
+
+def _told(error: StreamingQueryException | None) -> BaseException:
+    """What ended a query, as an error of ours where Spark's text names one."""
+    if error is None:
+        return RetryableError("the stream ended by itself")
+    found = _OURS.search(str(error))
+    if not found:
+        return RetryableError(f"Spark ended the stream: {str(error).splitlines()[0][:300]}")
+    name, message = found.groups()
+    kind = next((kind for kind in _subclasses(PenstockError) if kind.__name__ == name), RetryableError)
+    hint = str(error).partition(message)[2].lstrip("\n").partition("\n")[0]
+    return kind(message, hint=hint)
+
+
+def _subclasses(kind: type[PenstockError]) -> list[type[PenstockError]]:
+    return [kind, *(below for one in kind.__subclasses__() for below in _subclasses(one))]
