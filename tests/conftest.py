@@ -5,6 +5,8 @@ pytest_plugins = [
     "tests.fixtures.seeds",
     "tests.fixtures.servers",
     "tests.fixtures.spark",
+    "tests.fixtures.opensearch",
+    "tests.fixtures.opensearch_faults",
     "tests.fixtures.leftovers",
     "tests.fixtures.databases",
     "tests.fixtures.standins",
@@ -18,4 +20,5 @@ pytest_plugins = [
     "tests.fixtures.streams",
     "tests.fixtures.followers",
     "tests.fixtures.documents.arena",
+    "tests.fixtures.stories",
 ]

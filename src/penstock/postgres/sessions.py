@@ -58,13 +58,11 @@ class Session:
     @property
     def usable(self) -> bool:
         """Whether a statement can be sent: the server is still there, and nothing of an earlier statement is left."""
-        try:
-            if select.select([self._pgconn.socket], [], [], 0)[0]:  # nothing is due: the server has something to say
-                self._pgconn.consume_input()
-            idle = self._pgconn.transaction_status == pq.TransactionStatus.IDLE
-        except Exception:  # noqa: BLE001 - a dead connection fails in many ways; each of them means no
+        pgconn = self._pgconn
+        if pgconn.status != pq.ConnStatus.OK or pgconn.transaction_status != pq.TransactionStatus.IDLE:
             return False
-        return idle and self._pgconn.status == pq.ConnStatus.OK
+        # Nothing is due between statements: a server that has something to say says farewell.
+        return not select.select([pgconn.socket], [], [], 0)[0]
 
     def close(self) -> None:
         """Give the connection back."""
