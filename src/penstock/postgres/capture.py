@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,6 +29,7 @@ from penstock.contracts import Change
 from penstock.errors import CoverageError
 from penstock.model import CoverageReport, Lsn, Position, QualifiedTable, ReplicationConfig, SnapshotTable
 from penstock.postgres import catalog, changes, publication, slot
+from penstock.postgres.catalog import TableInfo
 from penstock.postgres.changes import Piece, ThinColumns
 from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
 from penstock.postgres.keys import key_batch
@@ -273,8 +274,15 @@ class _Known:
             info = publication.read_publication(connection, name)
             found = catalog.read_tables(connection, info.published if info else ())
         self.primary_keys = {table: info.primary_key for table, info in found.items() if info.primary_key}
-        links = {table: catalog.thin_columns(info) for table, info in found.items()}
-        self.thin = ThinColumns({**links, **self._config.columns})
+        given = self._config.columns
+        # What is asked for a partitioned table holds for its partitions, under whose names the changes come.
+        self.thin = ThinColumns({**{table: _asked(info, given) for table, info in found.items()}, **given})
+
+
+def _asked(info: TableInfo, given: Mapping[QualifiedTable, Sequence[str]]) -> Sequence[str]:
+    """What a thin change of the table carries: the columns given for it or for a table above, else the catalog's."""
+    above = next((table for table in (info.table, *info.ancestors) if table in given), None)
+    return given[above] if above else catalog.thin_columns(info)
 
 
 class _LagSample:
