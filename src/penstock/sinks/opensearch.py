@@ -82,7 +82,7 @@ class OpenSearchSink:
             self._sync(one)
             self._indexes.refresh(one)
             self._indexes.configure(one, {"refresh_interval": self._wanted(index, "refresh_interval")})
-            one = self._remember(index, one.remembering(seeded=int(version)))
+            one = self._remember(index, one.remembering(seeded=version))
             self._indexes.show(one)
 
     def write(self, writes: Writes) -> Sequence[Rejection]:

@@ -45,9 +45,9 @@ class Memory:
     source: str
     token: str
     uuid: str = ""
-    floor: int = 0
+    floor: Lsn = Lsn.ZERO
     clearing: bool = False
-    seeded: int | None = None
+    seeded: Lsn | None = None
     superseded: bool = False
 
 
@@ -84,7 +84,7 @@ class Generation:
         memory = self.memory
         if memory.seeded is None or memory.superseded or memory.uuid != self.uuid or not self.is_read:
             return None
-        return Lsn(memory.seeded)
+        return memory.seeded
 
     def fits(self, target: Target) -> bool:
         """Whether it may be gone on with: same schema, same source, and it missed nothing."""
@@ -103,9 +103,8 @@ class Generation:
 
 
 def _written(memory: Memory) -> dict[str, Any]:
-    # Numbers of 64 bits as texts: whoever reads a mapping as doubles would change them.
-    floor, seeded = str(memory.floor), None if memory.seeded is None else str(memory.seeded)
-    return {"format": FORMAT, **asdict(memory), "floor": floor, "seeded": seeded}
+    seeded = None if memory.seeded is None else str(memory.seeded)
+    return {"format": FORMAT, **asdict(memory), "floor": str(memory.floor), "seeded": seeded}
 
 
 def _read(written: Mapping[str, Any], physical: str) -> Memory:
@@ -115,8 +114,8 @@ def _read(written: Mapping[str, Any], physical: str) -> Memory:
             hint="Use that version, or delete the index: it is then made and seeded again.",
         )
     known = {name: written[name] for name in Memory.__dataclass_fields__ if name in written}
-    seeded = known.get("seeded")
-    return Memory(**{**known, "floor": int(known["floor"]), "seeded": None if seeded is None else int(seeded)})
+    seeded = Lsn.parse(known["seeded"]) if known["seeded"] else None
+    return Memory(**{**known, "floor": Lsn.parse(known["floor"]), "seeded": seeded})
 
 
 def found(name: str, answer: Mapping[str, Any]) -> list[Generation]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from penstock.contracts import Documents, Rejection, Writes
 from penstock.errors import OperatorError, PrivilegeError
+from penstock.model import Lsn
 from penstock.sinks.opensearch_bulk import ANSWER, Item, Verdict, actions, cut, describe, fits_as_id, judge, read
 from penstock.sinks.opensearch_http import Answer, Http, OpenSearchSettings, Patience, blocked
 
@@ -24,7 +25,7 @@ class Way(NamedTuple):
     """
 
     alias: str
-    floor: int
+    floor: Lsn
     is_clearing: bool
     properties: Mapping[str, Any]
 
