@@ -13,7 +13,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,8 @@ _COMMIT_BYTES = 64 << 20
 # SQLite's numbers are signed: LSNs are kept in their order, moved down.
 _SHIFT = 1 << 63
 _NEVER = -_SHIFT
+# What FTS5 does by itself.
+_AUTOMERGE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class _Generation(NamedTuple):
     number: int
     seeded: int | None
     cleared: int
+    texts: tuple[str, ...]
 
 
 class LocalSink:
@@ -73,6 +76,7 @@ class LocalSink:
         with self._lock:
             if self._connection is None:
                 self._connection, self._writer_lock = open_writer(self._path)
+                self._connection.execute(sql.INCOMING)
             with self._working(target.index) as connection:
                 self._commit()
                 connection.execute("BEGIN IMMEDIATE")
@@ -93,13 +97,13 @@ class LocalSink:
         return None if seeded is None else Lsn(seeded + _SHIFT)
 
     def seeding(self, index: str) -> None:
-        """Nothing to do: writes are as cheap as they get, and readers see the generation before."""
-        with self._lock:
-            self._generation(index)
+        """Let the full-text index put off its merging; readers see the generation before."""
+        self._set_automerge(index, 0)
 
     def complete(self, index: str, version: Lsn) -> None:
         """Show the generation to readers, and remove those before it."""
         with self._working(index) as connection:
+            self._set_automerge(index, _AUTOMERGE)
             number = self._generation(index).number
             self._begin(connection)
             self._remove_others(connection, number, "1")
@@ -119,16 +123,9 @@ class LocalSink:
                 return []
             self._begin(connection)
             self._waiting.add(index)
-            statement, now = sql.upsert(generation.number), int(self._clock())
-            documents = [(id, version, body, now) for id, body in zip(ids, bodies, strict=True)]
-            rejected: list[str] = []
-            try:
-                connection.executemany(statement, documents)
-            except sqlite3.IntegrityError:
-                # Those before the first bad one are written already; equal versions overwrite, so all are sent again.
-                rejected = _unreadable(connection, documents)
-                bad = set(rejected)
-                connection.executemany(statement, [one for one in documents if one[0] not in bad])
+            rejected = self._take_in(connection, list(zip(ids, bodies, strict=True)))
+            values = {"version": version, "now": int(self._clock())}
+            _run(connection, sql.apply(generation.number, generation.texts), values)
             self._waiting_bytes += sum(len(body) for body in bodies if body is not None)
             if self._waiting_bytes > _COMMIT_BYTES:
                 self._commit()
@@ -149,18 +146,16 @@ class LocalSink:
     def clear(self, index: str, version: Lsn) -> None:
         """Delete what is not above the version, and remember it with the generation."""
         with self._working(index) as connection:
-            number = self._generation(index).number
-            table = sql.documents(number)
+            number, _, _, paths = self._generation(index)
             self._begin(connection)
             self._waiting.add(index)
-            bound = version - _SHIFT
-            above = connection.execute(f"SELECT 1 FROM {table} WHERE version > ? LIMIT 1", [bound]).fetchone()
-            if above:
-                connection.execute(f"DELETE FROM {table} WHERE version <= ?", [bound])
-            else:  # nothing stays: new tables cost less than emptying a full-text index row by row
-                paths = self._paths(connection, number)
+            values = {"version": version - _SHIFT, "number": number}
+            newer = f"SELECT 1 FROM {sql.documents(number)} WHERE version > :version LIMIT 1"
+            if connection.execute(newer, values).fetchone():
+                _run(connection, sql.clear(number, paths), values)
+            else:  # nothing stays: new tables cost less than emptying a full-text index
                 _run(connection, [*sql.drop(number), *sql.make(number, paths)])
-            connection.execute("UPDATE generation SET cleared = max(cleared, ?) WHERE number = ?", [bound, number])
+            connection.execute("UPDATE generation SET cleared = max(cleared, :version) WHERE number = :number", values)
             self._load(index, number)
 
     def close(self) -> None:
@@ -185,7 +180,7 @@ class LocalSink:
             return None
         number, texts = int(row[0]), json.dumps(target.texts)
         if row[3] != texts:
-            _run(connection, [*sql.drop_texts(number), *sql.make_texts(number, target.texts)])
+            _run(connection, [sql.drop_texts(number), *sql.make_texts(number, target.texts)])
             connection.execute("UPDATE generation SET texts = ? WHERE number = ?", [texts, number])
         return number
 
@@ -213,13 +208,30 @@ class LocalSink:
 
     def _load(self, index: str, number: int) -> None:
         assert self._connection is not None
-        row = self._connection.execute("SELECT seeded, cleared FROM generation WHERE number = ?", [number]).fetchone()
-        self._generations[index] = _Generation(number, *row)
+        statement = "SELECT seeded, cleared, texts FROM generation WHERE number = ?"
+        seeded, cleared, texts = self._connection.execute(statement, [number]).fetchone()
+        self._generations[index] = _Generation(number, seeded, cleared, tuple(json.loads(texts)))
+
+    def _set_automerge(self, index: str, segments: int) -> None:
+        with self._working(index) as connection:
+            generation = self._generation(index)
+            if generation.texts:
+                self._begin(connection)
+                connection.execute(sql.set_automerge(generation.number, segments))
 
     @staticmethod
-    def _paths(connection: sqlite3.Connection, number: int) -> list[str]:
-        found = connection.execute("SELECT texts FROM generation WHERE number = ?", [number]).fetchone()
-        return list(json.loads(found[0]))
+    def _take_in(connection: sqlite3.Connection, documents: list[tuple[str, bytes | None]]) -> list[str]:
+        """Fill the table of incoming documents; the ids of those that are no JSON."""
+        connection.execute(sql.FORGET_INCOMING)
+        try:
+            connection.executemany(sql.TAKE_IN, documents)
+        except sqlite3.IntegrityError:
+            bad = [at for at, (_, body) in enumerate(documents) if not _is_json(connection, body)]
+            left_out = set(bad)
+            connection.execute(sql.FORGET_INCOMING)
+            connection.executemany(sql.TAKE_IN, [one for at, one in enumerate(documents) if at not in left_out])
+            return [documents[at][0] for at in bad]
+        return []
 
     def _generation(self, index: str) -> _Generation:
         found = self._generations.get(index)
@@ -263,19 +275,13 @@ class LocalSink:
 _NO_JSON = "it is no JSON that SQLite can read (or one nested too deep)"
 
 
-def _unreadable(connection: sqlite3.Connection, documents: Iterable[tuple[str, int, bytes | None, int]]) -> list[str]:
-    """The ids of the documents that are no JSON."""
-    question = "SELECT json_valid(CAST(? AS TEXT))"
-    return [
-        id
-        for id, _, body, _ in documents
-        if body is not None and not connection.execute(question, [body]).fetchone()[0]
-    ]
+def _is_json(connection: sqlite3.Connection, body: bytes | None) -> bool:
+    return body is None or bool(connection.execute("SELECT json_valid(CAST(? AS TEXT))", [body]).fetchone()[0])
 
 
-def _run(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
+def _run(connection: sqlite3.Connection, statements: Iterable[str], values: Mapping[str, int] | None = None) -> None:
     for statement in statements:
-        connection.execute(statement)
+        connection.execute(statement, values or {})
 
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ _SETTINGS = (
     "PRAGMA fullfsync = ON",  # where fsync does not reach the disk (macOS)
     "PRAGMA secure_delete = OFF",
     "PRAGMA cache_size = -65536",
+    "PRAGMA temp_store = MEMORY",
     f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}",
     "PRAGMA journal_size_limit = 67108864",
 )
