@@ -27,6 +27,8 @@ from penstock.postgres.sessions import Cells, Plan, Sessions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.contracts import Catalog, DocumentBuilder
+
 # Up to here a plan made once for any values serves: planning would take as long as running, or a good part of it.
 _PLANNED_ONCE = 1000
 # How many values one statement follows to root keys, and how many keys are remembered to give each once.
@@ -233,3 +235,9 @@ def _array(values: Sequence[str]) -> str:
 def _slices(keys: list[Key], size: int) -> Iterator[list[Key]]:
     for at in range(0, len(keys), size):
         yield keys[at : at + size]
+
+
+if TYPE_CHECKING:
+    # mypy holds the class to the contracts that it is chosen for.
+    _as_builder: type[DocumentBuilder] = PgDocumentBuilder
+    _as_catalog: type[Catalog] = PgDocumentBuilder
