@@ -20,6 +20,7 @@ from penstock.cli.demo import demo
 from penstock.cli.failure import EXIT_CODES, INTERRUPTED, tell
 from penstock.cli.lock import build, lock
 from penstock.cli.options import show_help
+from penstock.cli.run import run as run_command
 from penstock.cli.sample import sample
 from penstock.cli.schema import schema
 from penstock.cli.search import search
@@ -49,7 +50,7 @@ def cli(context: click.Context) -> None:
     show_help(context)
 
 
-for command in (slots, coverage, tail, demo, check, sample, search, lock, build, schema):
+for command in (slots, coverage, tail, demo, check, sample, search, lock, build, schema, run_command):
     cli.add_command(command)
 
 

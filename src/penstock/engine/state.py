@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ CREATE TABLE IF NOT EXISTS gone (name TEXT, key TEXT, PRIMARY KEY (name, key)) W
 CREATE TABLE IF NOT EXISTS quarantine (
     name TEXT, sink TEXT, id TEXT, version TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL
     DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')), PRIMARY KEY (name, sink, id));
-CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, identity TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, identity TEXT NOT NULL, epoch TEXT NOT NULL);
 """
 
 
@@ -168,14 +169,20 @@ class State:
         rows = self._read("SELECT sink, name, id, version, reason FROM quarantine ORDER BY since, name, id")
         return [(sink, Rejection(name, one, Lsn.parse(version), why)) for sink, name, one, version, why in rows]
 
-    def keep(self, identities: dict[str, str]) -> set[str]:
-        """Say which indexes (with their identity) live keeps from now on; those that it did not keep until now."""
-        before = dict(self._read("SELECT name, identity FROM kept"))
-        self._write(
-            ("DELETE FROM kept WHERE name = ?", [(name,) for name in before]),
-            ("INSERT INTO kept VALUES (?, ?)", list(identities.items())),
-        )
-        return {name for name, identity in identities.items() if before.get(name) != identity}
+    def keep(self, identities: Mapping[str, str], *, anew: bool = False) -> dict[str, str]:
+        """Say which indexes (with their identity) live keeps from now on; for each, the epoch it belongs to.
+
+        An epoch lasts as long as live keeps the index without a gap: one that was left out for a run, or whose
+        identity changed, begins a new one, as all do with `anew`.
+        """
+        before = {} if anew else {name: (found, epoch) for name, found, epoch in self._read("SELECT * FROM kept")}
+        epochs = {
+            name: before[name][1] if name in before and before[name][0] == identity else secrets.token_hex(6)
+            for name, identity in identities.items()
+        }
+        rows = [(name, identities[name], epoch) for name, epoch in epochs.items()]
+        self._write(("DELETE FROM kept WHERE ?", [(1,)]), ("INSERT INTO kept VALUES (?, ?, ?)", rows))
+        return epochs
 
 
 def _key(text: str | None) -> Key | None:

@@ -1,0 +1,129 @@
+"""From a deployment to the parts that do its work: the builder, the sinks, the indexes as sinks know them.
+
+`open_parts` is also what Spark's tasks call: it takes plain values and looks secrets up in the process that connects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.config.connection import connection_settings
+from penstock.config.deployment import Deployment, LocalSink, OpenSearchSink, StdoutSink
+from penstock.contracts import Sink, Target
+from penstock.document.build import PgDocumentBuilder
+from penstock.document.mapping import IndexSettings, index_body
+from penstock.document.mapping_analysis import TextAnalysis
+from penstock.document.mapping_change import fingerprint
+from penstock.document.schema import DocumentSchema, Field, Group, Join, LeafType, Scalar
+from penstock.document.spec import SourceSpec
+from penstock.engine.batch import Parts
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.config.deployment import Sink as SinkConfig
+
+_TEXTS = {LeafType.TEXT, LeafType.IDENTIFIER, LeafType.KEYWORD, LeafType.ENUM}
+
+
+def open_builder(deployment: Deployment) -> PgDocumentBuilder:
+    """The builder of every enabled index."""
+    spec = SourceSpec([index.schema for index in deployment.enabled])
+    most = max(2, deployment.source.max_connections)
+    return PgDocumentBuilder(spec, connection_settings(deployment), max_connections=most)
+
+
+def open_parts(deployment: Deployment, sources: Mapping[str, str], sinks: Sequence[str]) -> Parts:
+    """The builder, and for each index the sinks of these names, opened. `sources` as `Target.source`."""
+    builder = open_builder(deployment)
+    chosen = [(config, open_sink(config, deployment)) for config in deployment.sinks if config.name in sinks]
+    held: dict[str, list[Sink]] = {index: [] for index in sources}
+    for config, sink in chosen:
+        for index, source in sources.items():
+            sink.open(target(builder.spec.schema(index), config, deployment.prefix, source))
+            held[index].append(sink)
+    return Parts(builder, held)
+
+
+def open_sink(config: SinkConfig, deployment: Deployment) -> Sink:
+    """One sink; its secrets are looked up now."""
+    if isinstance(config, LocalSink):
+        from penstock.sinks.local import LocalSettings
+        from penstock.sinks.local import LocalSink as Local
+
+        return Local(LocalSettings(config.name, local_path(config, deployment)))
+    if isinstance(config, StdoutSink):
+        from penstock.sinks.stdout import StdoutSettings
+        from penstock.sinks.stdout import StdoutSink as Stdout
+
+        return Stdout(StdoutSettings(config.name, config.pretty))
+    if isinstance(config, OpenSearchSink) and config.type == "opensearch":
+        return _opensearch(config, deployment)
+    kind = getattr(config, "type", type(config).__name__.removesuffix("Sink").lower())
+    raise ConfigError(f"sinks.{config.name}: sinks of type {kind} are not built yet", hint="Use opensearch or local.")
+
+
+def _opensearch(config: OpenSearchSink, deployment: Deployment) -> Sink:
+    from penstock.sinks.opensearch import OpenSearchSettings
+    from penstock.sinks.opensearch import OpenSearchSink as OpenSearch
+
+    return OpenSearch(
+        OpenSearchSettings(
+            name=config.name,
+            url=config.url.require(),
+            username=config.username.resolve() or "",
+            password=config.password.resolve() or "",
+            api_key=config.api_key.resolve() or "",
+            ca_cert=deployment.locate(config.ca_cert) if config.ca_cert else None,
+            tls_verify=config.tls_verify,
+            batch_size=config.batch_size,
+            max_bytes=config.max_bytes,
+            timeout_s=config.timeout_secs,
+            max_retries=config.max_retries,
+            pipeline=config.pipeline or "",
+        )
+    )
+
+
+def local_path(config: LocalSink, deployment: Deployment) -> str:
+    """Where the embedded store lies."""
+    return deployment.locate(config.path or os.path.join(deployment.state, f"{config.name}.sqlite"))
+
+
+def target(schema: DocumentSchema, config: SinkConfig, prefix: str, source: str) -> Target:
+    """A bound schema's index as this sink has to know it."""
+    settings = sink_settings(config)
+    return Target(
+        index=schema.index,
+        name=f"{prefix}{schema.index}",
+        schema_hash=fingerprint(schema, settings),
+        source=source,
+        body=index_body(schema, settings),
+        texts=tuple(_texts(schema.fields)),
+    )
+
+
+def sink_settings(config: SinkConfig) -> IndexSettings:
+    """How a sink's indexes are made."""
+    if not isinstance(config, OpenSearchSink):
+        return IndexSettings()
+    return IndexSettings(
+        number_of_shards=config.number_of_shards,
+        number_of_replicas=config.number_of_replicas,
+        refresh_interval=config.refresh_interval,
+        text_analysis=TextAnalysis(config.text_analysis),
+        auto_subfields=config.auto_subfields,
+        pipeline=config.pipeline or "",
+    )
+
+
+def _texts(fields: Sequence[Field], above: str = "") -> list[str]:
+    """The paths of what full-text search is for."""
+    found: list[str] = []
+    for one in fields:
+        if isinstance(one, Group | Join):
+            found += _texts(one.fields, f"{above}{one.key}.")
+        elif isinstance(one, Scalar) and one.type in _TEXTS:
+            found.append(f"{above}{one.key}")
+    return found

@@ -1,0 +1,203 @@
+"""`penstock run`, put together: what has to be so at the start, then a pipeline from a deployment.
+
+The order at the start: what the schemas ask of the database is checked; identities are set where that is allowed; the
+sinks are opened; then the stream makes the publication and the slot, and seeds begin. Guarantees: whatever is wrong is
+told before anything is changed; a secret that stands in the file reaches tasks of this machine by the environment only,
+and those of another machine not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.app import source_rules
+from penstock.app.parts import open_parts
+from penstock.config.connection import connection_settings
+from penstock.config.secrets import Secret
+from penstock.contracts import Key
+from penstock.document.check import Severity
+from penstock.document.check_live import LiveReport, check_live, mending
+from penstock.document.cutting import cuts
+from penstock.document.mapping_change import fingerprint
+from penstock.document.spec import SourceSpec
+from penstock.engine.batch import Parts
+from penstock.engine.report import IndexReport, Report
+from penstock.engine.state import State
+from penstock.errors import ConfigError, UnavailableError
+from penstock.model import Lsn
+from penstock.postgres import replication, slot
+from penstock.postgres.connection import ConnectionSettings, open_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.config.deployment import Deployment
+    from penstock.spark.pipeline import Pipeline, Plan
+    from penstock.spark.spread import Opener
+
+log = logging.getLogger(__name__)
+
+_SLOT_WAIT_S = 120.0
+_LOCK_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A deployment that is fit to run: its schemas are bound, the state is open, the sinks are reached."""
+
+    deployment: Deployment
+    settings: ConnectionSettings
+    schemas: SourceSpec
+    state: State
+    parts: Parts
+    sources: Mapping[str, str]
+    fresh: bool
+    """Whether there was no slot yet: everything has to be seeded."""
+
+
+def prepare(deployment: Deployment) -> Prepared:
+    """Check, and open what is needed. Changes nothing but replica identities, and those only where that is allowed."""
+    if not deployment.enabled:
+        raise ConfigError("no index is enabled", hint="Add an [[index]] to the file, or enable one.")
+    settings = connection_settings(deployment)
+    schemas = [index.schema for index in deployment.enabled]
+    report = _checked(settings, deployment)
+    if deployment.source.manage_replica_identity:
+        _set_identities(settings, report)
+    bound = SourceSpec(report.bound or schemas)
+    with replication.connect(settings) as client:
+        system_id = client.system.system_id
+    with open_sql(settings) as connection:
+        found = slot.inspect(connection, deployment.source.slot)
+    state = State(Path(deployment.locate(deployment.state)))
+    hashes = {schema.index: fingerprint(schema) for schema in bound.schemas}
+    where = f"{system_id}/{settings.database}/{deployment.source.slot}"
+    epochs = state.keep({index: f"{where} {code}" for index, code in hashes.items()}, anew=found is None)
+    sources = {index: f"{where}/{epoch}" for index, epoch in epochs.items()}
+    parts = open_parts(deployment, sources, [sink.name for sink in deployment.sinks])
+    return Prepared(deployment, settings, bound, state, parts, sources, found is None)
+
+
+def _checked(settings: ConnectionSettings, deployment: Deployment) -> LiveReport:
+    report = check_live(settings, [index.schema for index in deployment.enabled], source_rules(deployment.source))
+    for one in report.diagnostics:
+        if one.severity is Severity.WARNING:
+            log.warning("%s", one.message)
+    wrong = [one for one in report.diagnostics if one.severity is Severity.ERROR]
+    if wrong:
+        more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        where = f"{wrong[0].place}: " if wrong[0].place.line else ""
+        raise ConfigError(f"{where}{wrong[0].message}{more}", hint="penstock check tells everything, with its remedy.")
+    return report
+
+
+def _set_identities(settings: ConnectionSettings, report: LiveReport) -> None:
+    for statement in mending(report.diagnostics, "untraceable"):
+        log.warning("changing what the server logs of old rows: %s", statement)
+        with open_sql(settings, lock_timeout_s=_LOCK_WAIT_S) as connection:
+            slot.execute(connection, statement)
+
+
+def pipeline(prepared: Prepared, session: Callable[[], SparkSession], socket: str = "") -> Pipeline:
+    """The pipeline, ready to run; with a `socket` (a path in a private folder) small batches take the direct path.
+
+    The session is made here, after the environment that its processes inherit is complete.
+    """
+    from penstock.spark.pipeline import Pipeline
+
+    report = Report({index: IndexReport() for index in prepared.sources})
+    plan = _plan(prepared, socket)
+    return Pipeline(session(), plan, prepared.state, report)
+
+
+def _plan(prepared: Prepared, socket: str) -> Plan:
+    from penstock.spark.pipeline import Plan
+    from penstock.spark.spread import Opener
+
+    deployment, parts = prepared.deployment, prepared.parts
+    portable = for_tasks(deployment)
+
+    def opener(sinks: Sequence[str]) -> Opener:
+        names = tuple(sinks)
+        return Opener(open_parts, (portable, prepared.sources, names), json.dumps([prepared.sources, names]))
+
+    def cut(index: str) -> Sequence[Key]:
+        return cuts(prepared.settings, prepared.schemas.schema(index))
+
+    state = Path(deployment.locate(deployment.state))
+    return Plan(
+        options=_source_options(prepared, socket),
+        checkpoint=str(state / "checkpoint"),
+        socket=socket,
+        parts=parts,
+        opener=opener,
+        identities=dict(prepared.sources),
+        on_error={index.name: index.on_error.value for index in deployment.enabled},
+        seeds={
+            index: tuple(sink.name for sink in sinks if sink.seeded(index) is None)
+            for index, sinks in parts.sinks.items()
+        },
+        cuts=cut,
+        confirmed=lambda: _confirmed(prepared),
+    )
+
+
+def _source_options(prepared: Prepared, socket: str) -> dict[str, str]:
+    source = prepared.deployment.source
+    columns = prepared.schemas.thin_columns()
+    os.environ["PENSTOCK_SOURCE_URL"] = prepared.settings.conninfo().decode()
+    options = {
+        "urlEnv": "PENSTOCK_SOURCE_URL",
+        "tables": ", ".join(sorted(table.sql for table in prepared.schemas.all_tables)),
+        "slot": source.slot,
+        "publication": source.publication,
+        "managePublication": str(source.manage_publication).lower(),
+        "mode": "keys",
+        "keyColumns": json.dumps({table.sql: list(names) for table, names in columns.items()}),
+    }
+    return options | ({"directSocket": socket} if socket else {})
+
+
+def _confirmed(prepared: Prepared) -> Lsn:
+    """Where the slot stands, once it is there; with a new slot also: once what was running then is finished."""
+    deadline = time.monotonic() + _SLOT_WAIT_S
+    name = prepared.deployment.source.slot
+    while time.monotonic() < deadline:
+        with open_sql(prepared.settings) as connection:
+            found = slot.inspect(connection, name)
+            if found and found.confirmed_flush_lsn:
+                if prepared.fresh:
+                    running = "SELECT pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot())::text::bigint"
+                    xids = [xid & 0xFFFFFFFF for (xid,) in slot.execute(connection, running)]
+                    prepared.parts.builder.settle(xids)
+                return found.confirmed_flush_lsn
+        time.sleep(0.1)
+    raise UnavailableError(f"slot {name} was not made within {_SLOT_WAIT_S:.0f} s")
+
+
+def for_tasks(deployment: Deployment) -> Deployment:
+    """The deployment as tasks get it: passwords that stand in the file are variables of this process's environment."""
+
+    def carried(value: Any) -> Any:
+        if isinstance(value, Secret) and value.holds_password:
+            name = "PENSTOCK_" + value.variable
+            os.environ[name] = value.require()
+            return Secret(value.label, env=name, place=value.place)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            changes = {one.name: carried(getattr(value, one.name)) for one in dataclasses.fields(value) if one.init}
+            return dataclasses.replace(value, **changes)
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(map(carried, value))
+        return value
+
+    return dataclasses.replace(
+        deployment, source=carried(deployment.source), sinks=tuple(map(carried, deployment.sinks))
+    )

@@ -1,0 +1,91 @@
+"""`penstock run`: seed every index of a deployment, then keep it current.
+
+Guarantees: what is wrong is one sentence before anything is changed; the first signal ends it after the batch under
+way, and what stays behind is printed; a bar shows each seed and its time to go where a person looks, lines elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli import options
+from penstock.cli.ending import Ending
+from penstock.cli.options import SectionedCommand, logged, option
+
+if TYPE_CHECKING:
+    from penstock.app.running import Prepared
+    from penstock.config.deployment import Deployment
+    from penstock.spark.pipeline import Pipeline
+
+
+@click.command(cls=SectionedCommand, short_help="Seed the indexes, then keep them current.")
+@options.config
+@option("--locked", metavar="FILE", help="Run a lock file instead (penstock lock).")
+@option("--master", default="local[*]", show_default=True, help="The Spark master that does the work.")
+@option("--direct/--no-direct", default=True, show_default=True, help="Small batches without a Spark job.")
+@logged
+def run(config: str | None, locked: str | None, master: str, direct: bool) -> int:
+    """Fill every index of a deployment from the database, then follow each change, until a signal ends it."""
+    from penstock.app.running import prepare
+
+    deployment = _read(config, locked)
+    prepared = prepare(deployment)
+    folder = tempfile.mkdtemp(prefix="penstock-run-")
+    try:
+        with Ending() as ending:
+            pipeline = _start(prepared, master, os.path.join(folder, "batches.sock") if direct else "")
+            ending.when_requested(pipeline.stop)
+            _show(pipeline)
+        _tell_what_stays(deployment)
+        return 0
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        prepared.state.close()
+
+
+def _read(config: str | None, locked: str | None) -> Deployment:
+    if locked:
+        from penstock.config.lock import read_lock
+
+        return read_lock(Path(locked))
+    from penstock.config.file import read_deployment
+
+    return read_deployment(config)
+
+
+def _start(prepared: Prepared, master: str, socket: str) -> Pipeline:
+    from penstock.app.running import pipeline
+    from penstock.spark import session
+
+    return pipeline(prepared, lambda: session("penstock", master=master), socket)
+
+
+def _show(pipeline: Pipeline) -> None:
+    """Run it, and show how far it is."""
+    from penstock.cli.run_display import Display
+
+    done = threading.Event()
+    display = threading.Thread(target=Display(pipeline.report).show, args=(done,), daemon=True)
+    display.start()
+    try:
+        pipeline.run()
+    finally:
+        done.set()
+        display.join(timeout=5)
+
+
+def _tell_what_stays(deployment: Deployment) -> None:
+    source = deployment.source
+    names = ", ".join(f"{deployment.prefix}{index.name}" for index in deployment.enabled)
+    click.echo(
+        f"Stopped. What stays: slot {source.slot} (it holds WAL until the next run), publication {source.publication},"
+        f" indexes {names}, state in {deployment.locate(deployment.state)}.",
+        err=True,
+    )
