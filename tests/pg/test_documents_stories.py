@@ -336,8 +336,10 @@ INSERT INTO root VALUES (1, 'a');
     assert story18.do("INSERT INTO child VALUES (1, 1)") == {"1"}
     assert story18.documents["roots"]["1"] == {"v": "a", "children": 1}
     story18.execute("CREATE TABLE root_high PARTITION OF root FOR VALUES FROM (10) TO (20)")
-    story18.execute("ALTER TABLE root_high REPLICA IDENTITY FULL")
     assert story18.do("UPDATE root SET id = 11 WHERE id = 1") == {"1", "11"}
+    story18.execute("CREATE TABLE child_11 PARTITION OF child FOR VALUES IN (11)")
+    assert story18.do("INSERT INTO child VALUES (1, 11), (2, 11)") == {"11"}
+    assert story18.documents["roots"]["11"] == {"v": "a", "children": 2}
     changes = story18.changes("TRUNCATE root_high")
     assert story18.builder.truncated("roots", changes) is Extent.SOME_ROOTS
     assert story18.builder.truncated("roots", story18.changes("TRUNCATE child_rest")) is Extent.CHILDREN

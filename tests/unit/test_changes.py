@@ -198,3 +198,9 @@ def test_a_thin_change_has_identity_and_links_and_never_less(
         )
     chosen = ThinColumns(columns(*known) if known else {})(relation)
     assert [relation.columns[at].name for at in chosen] == expected
+
+
+def test_a_thin_change_of_a_table_made_since_has_every_column() -> None:
+    """E64: a partition under its own name, whose links are those of a table that the catalog was asked about."""
+    relation = wire.relation(1, ["id", "note", "parent"], "d")
+    assert ThinColumns({QualifiedTable("public", "elsewhere"): ("id",)})(relation) == (0, 1, 2)

@@ -155,7 +155,8 @@ class ThinColumns:
     """Which columns a thin change of a relation carries: identity and links, by the catalog and the stream's word.
 
     A superset is harmless, a missing key is not: where the names known for a table are not all in the relation (it
-    was altered since), or none are known under REPLICA IDENTITY FULL, the change carries every column.
+    was altered since), or none are known under REPLICA IDENTITY FULL, the change carries every column. So do those of a
+    table that is not known where others are: a partition that was made since, whose links nobody has told.
     """
 
     def __init__(self, known: Mapping[QualifiedTable, Sequence[str]]) -> None:
@@ -171,6 +172,8 @@ class ThinColumns:
         names = set(self._known.get(relation.table, ()))
         here = {column.name for column in relation.columns}
         everything = tuple(range(len(relation.columns)))
+        if self._known and relation.table not in self._known:
+            return everything
         if relation.identity == "f" and (not names or not names <= here):
             return everything
         flagged = {column.name for column in relation.columns if column.key and relation.identity != "f"}
