@@ -183,7 +183,7 @@ def test_types_that_do_not_fit_are_told_with_those_that_do(db18: Database) -> No
     db18.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE DOMAIN code AS varchar(9); CREATE DOMAIN codes AS code[];"
         "CREATE TABLE t (id bigint PRIMARY KEY, u uuid, n numeric(10,2), ts timestamptz, tt time, j jsonb, b bytea,"
-        " mood mood, code code, codes codes, moods mood[], ip inet, small smallint, c char(3), m money)"
+        " mood mood, code code, codes codes, moods mood[], ip inet, small smallint, c char(3), m money, points point[])"
     )
     good = """\
 version: 1
@@ -226,13 +226,14 @@ fields:
   - {custom: ip3, column: ip, postgres: [cidr], opensearch: ip}
   - {enum: mood, transforms: [lowercase]}
   - {boolean: small}
+  - {geo: points, column: points}
 """
     found = [one for one in check(db18, bad, publication="p").diagnostics if one.code == "type"]
-    assert [one.place.line for one in found] == list(range(4, 16))
+    assert [one.place.line for one in found] == list(range(4, 17))
     assert (found[0].message, found[0].hint) == (
         "field 'id': column \"id\" of public.t is bigint; integer takes smallint, integer", "For bigint: long.",
     )  # fmt: skip
-    assert found[-4].hint == "For inet: custom with postgres: [inet]."
+    assert found[-5].hint == "For inet: custom with postgres: [inet]."
 
 
 def test_a_required_field_over_a_nullable_column_is_warned_of(db18: Database) -> None:
@@ -562,3 +563,17 @@ def test_the_server_has_the_last_word_on_the_statements(database: Database) -> N
         " could not identify an ordering operator for type aclitem"
     )
     assert "statement" not in codes(check(database, schema.replace("column: acl", "column: id")))
+
+
+def test_a_table_that_cannot_be_published_is_named_once(db18: Database) -> None:
+    """E42: an unlogged table, and one whose identity is NOTHING; the second with the SQL that mends it."""
+    db18.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); ALTER TABLE a REPLICA IDENTITY NOTHING;"
+        "CREATE UNLOGGED TABLE u (id int PRIMARY KEY, a_id int); CREATE INDEX ON u (a_id)"
+    )
+    schema = "version: 1\ntable: a\nfields: [{count: us, table: u, foreign_key: a_id}]\n"
+    report = check(db18, schema)
+    found = {one.message.split(":")[0]: one for one in report.diagnostics if one.code == "publication"}
+    assert found.keys() == {"public.a", "public.u"} and {one.severity for one in found.values()} == {Severity.ERROR}
+    assert "untraceable" not in codes(report)
+    assert found["public.a"].sql == 'ALTER TABLE "public"."a" REPLICA IDENTITY DEFAULT;'
