@@ -24,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.model import Lsn
 from penstock.sinks.opensearch import OpenSearchSettings, OpenSearchSink
+from penstock.sinks.opensearch_http import Answer
 from tests.fixtures.opensearch import Node, Nodes
 from tests.fixtures.opensearch_faults import Faulty
 from tests.fixtures.tls import Certificates
@@ -348,11 +349,10 @@ def test_tls_is_checked_unless_told_otherwise(
         opened(node.url.replace("http:", "https:"))
 
 
-def test_what_is_no_search_server_is_said_so(stand_in: Callable[..., Any]) -> None:
-    """A url that leads elsewhere."""
-    place = f"http://127.0.0.1:{stand_in(closes=True).port}"
-    sink = OpenSearchSink(OpenSearchSettings("search", place, max_retries=0))
-    with pytest.raises(UnavailableError):
-        sink.open(target())
+def test_what_is_no_search_server_is_said_so() -> None:
+    """A url that leads elsewhere, and one that leads nowhere."""
+    with pytest.raises(OperatorError, match="not JSON") as refused:
+        Answer(200, b"<html>welcome</html>").json()
+    assert "url" in refused.value.hint
     with pytest.raises(ConfigError, match="no http"):
         OpenSearchSink(OpenSearchSettings("search", "ftp://x"))

@@ -81,11 +81,15 @@ class Answer(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The server's own words. They may quote documents: only for requests that carry none."""
+        """The server's own words, its first cause included. They may quote documents: only for requests without."""
         try:
-            return str(json.loads(self.body)["error"]["reason"])
+            error = json.loads(self.body)["error"]
+            words = [str(error["reason"])]
         except (ValueError, KeyError, TypeError):
             return ""
+        while error := error.get("caused_by"):
+            words[1:] = [str(error.get("reason"))]
+        return ": ".join(dict.fromkeys(words))
 
 
 class Patience:
