@@ -37,11 +37,9 @@ from penstock.postgres import replication, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.config.deployment import Deployment
     from penstock.spark.pipeline import Pipeline, Plan
-    from penstock.spark.spread import Opener
+    from penstock.spark.spread import Opener, Session
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +104,7 @@ def _set_identities(settings: ConnectionSettings, report: LiveReport) -> None:
             slot.execute(connection, statement)
 
 
-def pipeline(prepared: Prepared, session: Callable[[], SparkSession], socket: str = "") -> Pipeline:
+def pipeline(prepared: Prepared, session: Callable[[], Session], socket: str = "") -> Pipeline:
     """The pipeline, ready to run; with a `socket` (a path in a private folder) small batches take the direct path.
 
     The session is made here, after the environment that its processes inherit is complete.

@@ -29,8 +29,10 @@ from penstock.spark import direct, spread
 from penstock.spark.spread import Opener
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from penstock.spark.spread import Session
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class Plan:
 class Pipeline:
     """A plan at work. `run` returns when `stop` was called and everything under way is durable."""
 
-    spark: SparkSession
+    spark: Session
     plan: Plan
     state: State
     report: Report

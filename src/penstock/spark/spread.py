@@ -26,6 +26,8 @@ from penstock.model import Lsn
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    Session = SparkSession
+
 # How many keys a task takes at once.
 _CHUNK_KEYS = 1000
 _RESOLVED = pa.schema([("index", pa.string()), ("key", pa.string()), ("extent", pa.int32()), ("lsn", pa.int64())])
@@ -105,7 +107,7 @@ def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
         yield last, chunk
 
 
-def seed(spark: SparkSession, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn) -> Tally:
+def seed(spark: Session, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn) -> Tally:
     """Build and write some chunks of an index, in the tasks."""
     dealt = spark.createDataFrame([(pickle.dumps(chunk),) for chunk in chunks], "chunk binary").repartition(len(chunks))
     return _gathered(dealt.mapInArrow(functools.partial(_seed, opener, index, version), _TALLY_SQL))
