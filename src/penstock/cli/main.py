@@ -25,6 +25,7 @@ from penstock.cli.sample import sample
 from penstock.cli.schema import schema
 from penstock.cli.search import search
 from penstock.cli.slots import slots
+from penstock.cli.status import status
 from penstock.cli.tail import tail
 
 
@@ -50,7 +51,7 @@ def cli(context: click.Context) -> None:
     show_help(context)
 
 
-for command in (slots, coverage, tail, demo, check, sample, search, lock, build, schema, run_command):
+for command in (slots, coverage, tail, demo, check, sample, search, lock, build, schema, run_command, status):
     cli.add_command(command)
 
 

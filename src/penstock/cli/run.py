@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 def run(config: str | None, locked: str | None, master: str, direct: bool) -> int:
     """Fill every index of a deployment from the database, then follow each change, until a signal ends it."""
     from penstock.app.running import prepare
+    from penstock.ops.control import Control
 
     deployment = _read(config, locked)
     prepared = prepare(deployment)
@@ -42,7 +43,11 @@ def run(config: str | None, locked: str | None, master: str, direct: bool) -> in
         with Ending() as ending:
             pipeline = _start(prepared, master, os.path.join(folder, "batches.sock") if direct else "")
             ending.when_requested(pipeline.stop)
-            _show(pipeline)
+            control = Control(Path(deployment.locate(deployment.state)), {"status": lambda _: pipeline.report.told()})
+            try:
+                _show(pipeline)
+            finally:
+                control.close()
         _tell_what_stays(deployment)
         return 0
     finally:

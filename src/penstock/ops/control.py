@@ -1,0 +1,111 @@
+"""The control socket of a running deployment: other processes of the same user ask it things.
+
+A unix socket in the state folder; one line of JSON in, one line out. Guarantees: only its user may connect (0600 in a
+folder of 0700); a question that is not understood gets a sentence, never an exception; a socket that a killed process
+left behind is taken over. Where the state folder's path is too long for a socket, it lies in a private temporary folder
+and a file in the state folder says where. Deliberately not: anything over the network.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import OperatorError
+
+log = logging.getLogger(__name__)
+
+_NAME = "control.sock"
+_LONGEST = 100
+_PATIENCE_S = 10.0
+Answers = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+
+
+class Control:
+    """The answering side. `close` it."""
+
+    def __init__(self, state: Path, answers: Answers) -> None:
+        self._answers = answers
+        self._private: str | None = None
+        self._path = state / _NAME
+        if len(os.fsencode(self._path)) > _LONGEST:
+            self._private = tempfile.mkdtemp(prefix="penstock-")
+            self._path.with_suffix(".path").write_text(self._private)
+            self._path = Path(self._private) / _NAME
+        self._path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            self._listener.bind(str(self._path))
+        finally:
+            os.umask(before)
+        self._listener.listen(8)
+        threading.Thread(target=self._serve, name="penstock-control", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                asking, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            with asking:
+                try:
+                    asking.settimeout(_PATIENCE_S)
+                    asking.sendall(json.dumps(self._answer(_line(asking))).encode() + b"\n")
+                except OSError as error:
+                    log.debug("whoever asked is gone: %s", error)
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            asked = json.loads(line)
+            act = self._answers[asked["ask"]]
+        except (ValueError, KeyError, TypeError):
+            return {"error": f"not understood; there are: {', '.join(sorted(self._answers))}"}
+        try:
+            return {"answer": act(asked)}
+        except Exception as error:  # noqa: BLE001 - whoever asked is told, and the process goes on
+            return {"error": str(error)}
+
+    def close(self) -> None:
+        """Any number of times."""
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        if self._private:
+            shutil.rmtree(self._private, ignore_errors=True)
+
+
+def ask(state: Path, question: str, **details: Any) -> Any:
+    """Ask the deployment that runs with this state folder."""
+    path = state / _NAME
+    pointer = path.with_suffix(".path")
+    if pointer.exists():
+        path = Path(pointer.read_text()) / _NAME
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(_PATIENCE_S)
+            asking.connect(str(path))
+            asking.sendall(json.dumps({"ask": question, **details}).encode() + b"\n")
+            said = json.loads(_line(asking))
+    except (OSError, ValueError) as error:
+        raise OperatorError(
+            f"nothing runs with the state in {state} ({type(error).__name__})",
+            hint="Start it with penstock run, or name the deployment with --config.",
+        ) from None
+    if "error" in said:
+        raise OperatorError(said["error"])
+    return said["answer"]
+
+
+def _line(connection: socket.socket) -> bytes:
+    found = b""
+    while not found.endswith(b"\n") and (part := connection.recv(1 << 16)):
+        found += part
+    return found
