@@ -35,8 +35,6 @@ _COMMIT_BYTES = 64 << 20
 # SQLite's numbers are signed: LSNs are kept in their order, moved down.
 _SHIFT = 1 << 63
 _NEVER = -_SHIFT
-# What FTS5 does by itself.
-_AUTOMERGE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class LocalSink:
     def complete(self, index: str, version: Lsn) -> None:
         """Show the generation to readers, and remove those before it."""
         with self._working(index) as connection:
-            self._set_automerge(index, _AUTOMERGE)
+            self._set_automerge(index, sql.AUTOMERGE)
             number = self._generation(index).number
             self._begin(connection)
             self._remove_others(connection, number, "1")

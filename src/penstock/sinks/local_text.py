@@ -36,6 +36,9 @@ TAKE_IN = "INSERT INTO temp.incoming VALUES (?, CAST(? AS TEXT))"
 GAP = "\ue000"
 SEPARATOR = f"\n{GAP}\n"
 
+# How many segments of a level FTS5 merges as it goes. Its own default, 4, makes changes a quarter slower.
+AUTOMERGE = 8
+
 # The oldest SQLite that knows everything used here, RETURNING last.
 OLDEST = (3, 35, 0)
 
@@ -72,6 +75,7 @@ def make_texts(number: int, paths: Sequence[str]) -> Iterator[str]:
         return
     columns = ", ".join(map(column, range(len(paths))))
     yield f"CREATE VIRTUAL TABLE {texts(number)} USING fts5({columns}, tokenize='unicode61 remove_diacritics 2')"
+    yield set_automerge(number, AUTOMERGE)
     yield _fill(number, paths)
 
 
