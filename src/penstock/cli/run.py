@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @options.config
 @option("--locked", metavar="FILE", help="Run a lock file instead (penstock lock).")
 @option("--master", default="local[*]", show_default=True, help="The Spark master that does the work.")
-@option("--direct/--no-direct", default=True, show_default=True, help="Small batches without a Spark job.")
+@option("--spread", is_flag=True, help="Run every batch as a Spark job; without it, small ones are done by the driver.")
 @logged
-def run(config: str | None, locked: str | None, master: str, direct: bool) -> int:
+def run(config: str | None, locked: str | None, master: str, spread: bool) -> int:
     """Fill every index of a deployment from the database, then follow each change, until a signal ends it."""
     from penstock.app.running import prepare
     from penstock.ops.control import Control
@@ -41,7 +41,7 @@ def run(config: str | None, locked: str | None, master: str, direct: bool) -> in
     folder = tempfile.mkdtemp(prefix="penstock-run-")
     try:
         with Ending() as ending:
-            pipeline = _start(prepared, master, os.path.join(folder, "batches.sock") if direct else "")
+            pipeline = _start(prepared, master, "" if spread else os.path.join(folder, "batches.sock"))
             ending.when_requested(pipeline.stop)
             control = Control(Path(deployment.locate(deployment.state)), {"status": lambda _: pipeline.report.told()})
             try:
