@@ -147,6 +147,10 @@ def test_search_follows_updates_deletes_and_clears(tmp_path: Path) -> None:
             words = ("first", "second", "third", "changed")
             return {word: ids for word in words if (ids := [hit.id for hit in reader.search("shop_books", word)])}
 
+    sink.write(Writes(Lsn(2), Documents("books", ["3"], [b'{"title": "changed"}'])))
+    sink.flush()
+    assert found() == {"first": ["1"], "second": ["2"], "changed": ["3"]}
+    sink.write(Writes(Lsn(2), Documents("books", ["3"], [b'{"title": "third"}'])))
     sink.write(Writes(Lsn(3), Documents("books", ["1", "2"], [b'{"title": "changed"}', None])))
     sink.write(Writes(Lsn(1), Documents("books", ["1", "2"], [b'{"title": "first"}', b'{"title": "second"}'])))
     sink.flush()
