@@ -32,6 +32,7 @@ _SETTINGS: Mapping[str, str] = {
     "row_security": "off",
     "search_path": "pg_catalog",
     "default_transaction_read_only": "on",
+    "lock_timeout": "60s",  # an ALTER TABLE that waits, or is long, is told as such and tried again
     # Compiling a statement takes longer than it saves on JSON that is put together from short texts.
     "jit": "off",
 }
