@@ -152,6 +152,18 @@ class TestGenerations:
             assert sink.seeded(INDEX) is None
             assert only(node)[1]["settings"]["index"]["refresh_interval"] == "7s"
 
+    def test_a_generation_that_another_deployment_has_superseded_is_not_completed(self, node: Node, rig: Rig) -> None:
+        """E85: two schemas under one name would take the readers' alias from each other for ever."""
+        with rig.sink() as first, rig.sink(schema_hash="b") as second:
+            put(first, 5, {"x": 1})
+            for refused in partial(first.complete, INDEX, Lsn(5)), partial(first.seeding, INDEX):
+                with pytest.raises(OperatorError, match="another generation") as told:
+                    refused()
+                assert "prefix" in told.value.hint
+            second.complete(INDEX, Lsn(6))
+            assert rig.content() == {}
+            assert len(physical(node)) == 2
+
     def test_a_body_that_the_server_refuses_is_the_operators(self, rig: Rig) -> None:
         """The ICU analyzers without the server's plugin, say: the server's own words, and no index."""
         analysis = {"analyzer": {"text": {"type": "custom", "tokenizer": "icu_tokenizer"}}}

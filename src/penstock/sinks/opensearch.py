@@ -1,8 +1,9 @@
 """Documents in OpenSearch (or Elasticsearch): versioned bulk writes into generations behind an alias.
 
 Guarantees: those of `penstock.contracts.Sink`. The version of a write is the server's own external version, so any
-number of processes may write at once; a delete leaves its version behind for an hour. Readers' alias `NAME` moves in
-one step, when a generation is complete and everything in it can be found. A write that returned is on disk on every
+number of processes may write at once; a delete leaves its version behind for an hour, or until the server restarts:
+then the engine's rule counts that rebuilds what was deleted during a seed. Readers' alias `NAME` moves in one step,
+when a generation is complete and everything in it can be found. A write that returned is on disk on every
 copy in sync (the translog is synced for each request); where an index was set to sync later, `flush` does it.
 Deliberately not: removing generations that readers have left, and refreshing after each write: what is written can be
 found within the index's refresh interval, and be read by id at once.
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.contracts import Documents, Rejection, Target, Writes
-from penstock.errors import BugError, RetryableError
+from penstock.errors import BugError, OperatorError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks.opensearch_generation import DELETES_KEPT, Generation
 from penstock.sinks.opensearch_http import Http, OpenSearchSettings
@@ -144,7 +145,13 @@ class OpenSearchSink:
     @contextmanager
     def _current(self, index: str) -> Iterator[Generation]:
         with self._state:
-            yield self._look(index)
+            one = self._look(index)
+            if one.memory.superseded:
+                raise OperatorError(
+                    f"sink {self.name}: another generation of {one.memory.name} was begun beside {one.physical}",
+                    hint="Two deployments write to the same name: stop one, or give it a prefix of its own.",
+                )
+            yield one
 
     def _keep(self, index: str, one: Generation) -> Generation:
         with self._lock:

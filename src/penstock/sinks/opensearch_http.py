@@ -87,7 +87,7 @@ class Answer(NamedTuple):
             words = [str(error["reason"])]
         except (ValueError, KeyError, TypeError):
             return ""
-        while error := error.get("caused_by"):
+        while error := error.get("caused_by") or next(iter(error.get("suppressed", ())), None):
             words[1:] = [str(error.get("reason"))]
         return ": ".join(dict.fromkeys(words))
 
