@@ -100,7 +100,7 @@ FIELDS = {
     "penstock.model:TlsConfig": {"mode": model.SslMode.PREFER, "root_cert": None, "cert": None, "key": None},
     "penstock.model:ReplicationConfig": {
         "slot": REQUIRED, "publication": REQUIRED, "start_lsn": Lsn.ZERO, "origin": None, "temporary_slot": False,
-        "failover": False, "streaming": True, "columns": {}, "buffer_bytes": 64 << 20, "spill_bytes": 64 << 20,
+        "failover": False, "streaming": False, "columns": {}, "buffer_bytes": 64 << 20, "spill_bytes": 64 << 20,
         "spill_dir": None, "slot_wait_s": 90.0,
     },
     "penstock.postgres.replication:ReplicationParams": {
@@ -175,7 +175,7 @@ def test_the_capture_keeps_both_contracts() -> None:
     assert isinstance(capture, contracts.CaptureProvisioning)
     assert issubclass(Stream, contracts.ChangeStream)
     assert "hunter2" not in repr(capture)
-    source = (Path(penstock.__file__).parent / "app.py").read_text()
+    source = (Path(penstock.__file__).parent / "app" / "__init__.py").read_text()
     for contract in ("ChangeCapture", "CaptureProvisioning"):
         assert f"type[{contract}] = WalChangeCapture" in source, "mypy checks this assignment"
 
