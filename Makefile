@@ -4,6 +4,7 @@
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
 SOAK_ROWS ?= 10000000
+SOAK_ONLY ?= tests/soak
 export DEMO_SECONDS
 
 BIN := .venv/bin
@@ -63,8 +64,11 @@ bench-documents: .venv/test.stamp  ## documents beside a COPY by hand and beside
 fuzz: .venv/test.stamp  ## coverage-guided fuzz of the decoder (FUZZ_SECONDS)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python fuzz/decoder.py
 
-soak: .venv/test.stamp  ## the sizes that the guarantees name (SOAK_ROWS)
-	@SOAK_ROWS=$(SOAK_ROWS) $(BIN)/python -m pytest -q --timeout=7200 tests/soak
+soak: .venv/test.stamp  ## the sizes that the guarantees name (SOAK_ROWS, SOAK_ONLY); hours; writes tests/soak/last-run.txt
+	@SOAK_ROWS=$(SOAK_ROWS) $(BIN)/python -m pytest -v --durations=0 --timeout=7200 $(SOAK_ONLY) | tee .soak.log
+	@{ echo "$$(date -u +%F), commit $$(git rev-parse --short HEAD), SOAK_ROWS=$(SOAK_ROWS), $(SOAK_ONLY)"; \
+	  grep -E ' (PASSED|FAILED|ERROR)|^[0-9.]+s call|passed|failed' .soak.log; } > tests/soak/last-run.txt
+	@! grep -qE 'FAILED|ERROR|failed' tests/soak/last-run.txt
 
 docs: .venv/test.stamp  ## write the generated pages and check that the docs are complete
 	@$(BIN)/python -m penstock.cli.reference
