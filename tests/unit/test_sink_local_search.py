@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import app
+from penstock.app import parts
 from penstock.cli import main
+from penstock.config import deployment as config
+from penstock.config.file import read_deployment
 from penstock.contracts import Documents, Target, Writes
 from penstock.errors import ConfigError, OperatorError
 from penstock.model import Lsn
@@ -191,17 +195,24 @@ def deployment(tmp_path: Path) -> Path:
 
 
 def test_the_command_shows_ids_and_where_the_words_are(deployment: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store(deployment.parent / ".penstock" / "mine.db", BOOKS).close()
-    config = ["--config", str(deployment)]
-    assert main.run(["search", "books", "ada", "--limit", "1", *config]) == 0
+    store(deployment.parent / ".penstock" / "mine.sqlite", BOOKS).close()
+    named = ["--config", str(deployment)]
+    assert main.run(["search", "books", "ada", "--limit", "1", *named]) == 0
     assert capsys.readouterr() == ("4  Ada Ada Ada\n", "")
-    assert main.run(["search", "books", "café", "--json", *config]) == 0
+    assert main.run(["search", "books", "café", "--json", *named]) == 0
     shown = capsys.readouterr().out
     (hit,) = json.loads(shown)
     assert (hit["id"], hit["document"], hit["excerpt"]) == ("3", BOOKS["3"], "Ünïcode café")
     assert shown.isascii()
-    assert main.run(["search", "books", "nobody", *config]) == 0
+    assert main.run(["search", "books", "nobody", *named]) == 0
     assert capsys.readouterr() == ("", "No document of books fits.\n")
+
+
+def test_the_command_reads_the_file_that_is_written(deployment: Path) -> None:
+    found = read_deployment(str(deployment))
+    (sink,) = found.sinks
+    assert isinstance(sink, config.LocalSink)
+    assert app.local_path(found, sink) == parts.local_path(sink, found)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +228,6 @@ def test_the_command_answers_mistakes_in_a_sentence(
     deployment: Path, arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if code == 2:
-        store(deployment.parent / ".penstock" / "mine.db", BOOKS).close()
+        store(deployment.parent / ".penstock" / "mine.sqlite", BOOKS).close()
     assert main.run(["search", *arguments, "--config", str(deployment)]) == code
     assert message in capsys.readouterr().err.splitlines()[0]

@@ -105,7 +105,7 @@ def index_settings(deployment: Deployment) -> IndexSettings:
 
 def local_path(deployment: Deployment, sink: LocalSink) -> str:
     """Where a local sink's file is: in the state folder and named after the sink, unless the deployment says where."""
-    return deployment.locate(sink.path or f"{deployment.state}/{sink.name}.db")
+    return deployment.locate(sink.path or f"{deployment.state}/{sink.name}.sqlite")
 
 
 def build_capture(settings: ConnectionSettings, config: ReplicationConfig) -> WalChangeCapture:
