@@ -76,6 +76,18 @@ def test_many_changes_of_one_document_build_it_once(story18: Story) -> None:
     assert len(story18.documents["shelves"]["1"]["books"]) == 3
 
 
+def test_a_move_that_cannot_be_traced_is_told(story18: Story, caplog: pytest.LogCaptureFixture) -> None:
+    """E42: once for a table, by name; what the change does say is followed."""
+    story18.begin(SHELVES + "INSERT INTO shelf VALUES (1, 'a'); INSERT INTO book VALUES (1, 1, 'x')", shelves=SHELF)
+    story18.execute("ALTER TABLE book REPLICA IDENTITY DEFAULT")
+    for _ in range(2):
+        changes = story18.changes("DELETE FROM book", "INSERT INTO book VALUES (1, 1, 'x')")
+        assert list(story18.builder.affected("shelves", changes)) == [[("1",)]]
+    assert [record.getMessage() for record in caplog.records if "identity" in record.getMessage()] == [
+        'public.book: its replica identity lacks "shelf_id": deletes and moves leave old parents stale'
+    ]
+
+
 def test_chunks_are_bounded_by_keys_and_bytes(story18: Story) -> None:
     """E69: every key asked for comes exactly once, also one that is asked for twice or is no document."""
     story18.execute(SHELVES + "INSERT INTO shelf SELECT n, repeat('x', 1000) FROM generate_series(1, 100) n")

@@ -10,7 +10,7 @@ import pytest
 from penstock.document.binding import bind
 from penstock.document.ids import MAX_BYTES, document_id
 from penstock.document.paths import Hop, Path, paths
-from penstock.document.paths_start import by_table, first_values, truncated_tables
+from penstock.document.paths_start import by_table, first_values, truncated_tables, untold
 from penstock.document.schema import Aggregate, AggregateKind, DocumentSchema, Group, Join, JoinKind, LeafType, Place
 from penstock.document.settle import settle, unfinished
 from penstock.document.spec import SourceSpec
@@ -162,7 +162,10 @@ def test_a_change_without_a_link_column_is_refused() -> None:
     """E42: in a column list that misses it, say; a delete names what its identity holds."""
     with pytest.raises(OperatorError, match=r'changes of table public.line come without the column "b"'):
         first_values(batch(("public.line", "insert", {"a": "1"}, None)), ("b",))
-    assert not first_values(batch(("public.line", "delete", None, {"a": "1"})), ("b",))
+    deleted = batch(("public.line", "insert", {"a": "1", "b": "2"}, None), ("public.line", "delete", None, {"a": "1"}))
+    assert list(first_values(deleted, ("b",))) == [("2",)]
+    assert untold(deleted, ("a", "b")) == ("b",)
+    assert untold(deleted.slice(0, 1), ("a", "b")) == ()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ build, settling by itself, or remembering what it built.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Self
 from penstock.contracts import ColumnType, Documents, Extent, Key
 from penstock.document.build_plan import IndexPlan, SourcePlan, read_plan
 from penstock.document.ids import document_id
-from penstock.document.paths_start import by_table, first_values, truncated_tables
+from penstock.document.paths_start import by_table, first_values, truncated_tables, untold
 from penstock.document.settle import SNAPSHOT, settle
 from penstock.document.spec import SourceSpec
 from penstock.errors import ConfigError, OperatorError
-from penstock.model import QualifiedTable
+from penstock.model import QualifiedTable, quote
 from penstock.postgres.connection import ConnectionSettings, resolve
 from penstock.postgres.sessions import Cells, Plan, Sessions
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.contracts import Catalog, DocumentBuilder
+
+log = logging.getLogger(__name__)
 
 # Up to here a plan made once for any values serves: planning would take as long as running, or a good part of it.
 _PLANNED_ONCE = 1000
@@ -61,6 +64,7 @@ class PgDocumentBuilder:
         self._settle_timeout_s = settle_timeout_s
         self._lock = threading.Lock()
         self._known: SourcePlan | None = None
+        self._warned: set[str] = set()
 
     def __repr__(self) -> str:
         return f"PgDocumentBuilder({[schema.index for schema in self._given.schemas]}, {self._settings.describe()})"
@@ -111,6 +115,7 @@ class PgDocumentBuilder:
             for step in plan.resolutions if table else ():
                 if step.path.table != table:
                     continue
+                self._warn(name, untold(rows, step.path.columns))
                 values = first_values(rows, step.path.columns)
                 if not step.sql:
                     yield values
@@ -118,6 +123,13 @@ class PgDocumentBuilder:
                 for some in _slices(list(values), _RESOLVED_AT_ONCE):
                     for portion in self._rows(plan, step.sql, _arrays(some), len(some)):
                         yield [_key(cells) for cells in portion]
+
+    def _warn(self, table: str, columns: tuple[str, ...]) -> None:
+        """Say once for a table that deletes and moves of its rows cannot be traced."""
+        if columns and table not in self._warned:
+            self._warned.add(table)
+            listed = ", ".join(map(quote, columns))
+            log.warning("%s: its replica identity lacks %s: deletes and moves leave old parents stale", table, listed)
 
     def truncated(self, index: str, changes: pa.RecordBatch) -> Extent:
         """The most that a TRUNCATE among the changes means for the index."""

@@ -50,6 +50,13 @@ def first_values(changes: pa.RecordBatch, columns: Columns) -> Collection[Key]:
     return _distinct(state, _distinct([values for values, _ in old], {}))
 
 
+def untold(changes: pa.RecordBatch, columns: Columns) -> tuple[str, ...]:
+    """The columns that an old state among the changes does not tell: what it linked to is not known."""
+    old = changes.column("old")
+    told = np.asarray(pc.is_valid(old))
+    return tuple(name for name in columns if np.any(told & ~_column(old, name)[1]))
+
+
 def _column(maps: Any, name: str) -> tuple[Any, np.ndarray[Any, np.dtype[np.bool_]]]:
     """A column's values, null where there is none, and where there is one (which may be null)."""
     offsets = np.asarray(maps.offsets)
