@@ -79,6 +79,15 @@ def race(database: Database) -> Iterator[Race]:
         database.execute("SELECT pg_drop_replication_slot(%s)", slot)
 
 
+def test_a_child_that_moves_leaves_its_old_parent(db18: Database) -> None:
+    """E61: both parents are built again."""
+    with race(db18) as found:
+        found.work.seed(found.shelf, NO_SPLITS)
+        db18.execute("UPDATE child SET parent = 2")
+        found.apply()
+        found.check()
+
+
 def test_a_parent_that_had_a_child_only_between_two_moves_is_rebuilt(database: Database) -> None:
     """E61: a seed saw it there; both moves come in one cut, and neither stands for the other."""
     with race(database) as found:
