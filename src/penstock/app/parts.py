@@ -34,9 +34,14 @@ def open_builder(deployment: Deployment) -> PgDocumentBuilder:
     return PgDocumentBuilder(spec, connection_settings(deployment), max_connections=most)
 
 
-def open_parts(deployment: Deployment, sources: Mapping[str, str], sinks: Sequence[str]) -> Parts:
-    """The builder, and for each index the sinks of these names, opened. `sources` as `Target.source`."""
-    builder = open_builder(deployment)
+def open_parts(
+    deployment: Deployment,
+    sources: Mapping[str, str],
+    sinks: Sequence[str],
+    builder: PgDocumentBuilder | None = None,
+) -> Parts:
+    """A builder, and for each index the sinks of these names, opened. `sources` as `Target.source`."""
+    builder = builder or open_builder(deployment)
     chosen = [(config, open_sink(config, deployment)) for config in deployment.sinks if config.name in sinks]
     held: dict[str, list[Sink]] = {index: [] for index in sources}
     for config, sink in chosen:

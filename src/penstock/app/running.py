@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import source_rules
-from penstock.app.parts import open_parts
+from penstock.app.parts import open_builder, open_parts
 from penstock.config.connection import connection_settings
 from penstock.config.secrets import Secret
 from penstock.contracts import Key
@@ -38,6 +38,7 @@ from penstock.postgres.connection import ConnectionSettings, open_sql
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
+    from penstock.document.build import PgDocumentBuilder
     from penstock.spark.pipeline import Pipeline, Plan
     from penstock.spark.spread import Opener, Session
 
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 
 _SLOT_WAIT_S = 120.0
 _LOCK_WAIT_S = 10.0
+_STATE_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,18 @@ class Prepared:
     settings: ConnectionSettings
     schemas: SourceSpec
     state: State
+    builder: PgDocumentBuilder
     parts: Parts
     sources: Mapping[str, str]
     fresh: bool
     """Whether there was no slot yet: everything has to be seeded."""
+
+    def close(self) -> None:
+        """Give everything back."""
+        for sink in self.parts.every_sink:
+            sink.close()
+        self.builder.close()
+        self.state.close()
 
 
 def prepare(deployment: Deployment) -> Prepared:
@@ -76,12 +86,23 @@ def prepare(deployment: Deployment) -> Prepared:
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
     state = State(Path(deployment.locate(deployment.state)))
+    _become_the_one(state, deployment)
     hashes = {schema.index: fingerprint(schema) for schema in bound.schemas}
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     epochs = state.keep({index: f"{where} {code}" for index, code in hashes.items()}, anew=found is None)
     sources = {index: f"{where}/{epoch}" for index, epoch in epochs.items()}
-    parts = open_parts(deployment, sources, [sink.name for sink in deployment.sinks])
-    return Prepared(deployment, settings, bound, state, parts, sources, found is None)
+    builder = open_builder(deployment)
+    parts = open_parts(deployment, sources, [sink.name for sink in deployment.sinks], builder)
+    return Prepared(deployment, settings, bound, state, builder, parts, sources, found is None)
+
+
+def _become_the_one(state: State, deployment: Deployment) -> None:
+    """Wait until no other process runs with this state; when it ends, however it ends, this one takes over."""
+    if not state.acquire():
+        where = deployment.locate(deployment.state)
+        log.warning("another penstock runs with the state in %s; waiting to take over", where)
+        while not state.acquire():
+            time.sleep(_STATE_POLL_S)
 
 
 def _checked(settings: ConnectionSettings, deployment: Deployment) -> LiveReport:

@@ -52,7 +52,7 @@ def run(config: str | None, locked: str | None, master: str, spread: bool) -> in
         return 0
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        prepared.state.close()
+        prepared.close()
 
 
 def _read(config: str | None, locked: str | None) -> Deployment:

@@ -7,6 +7,7 @@ and positions of the stream, which belong to the sinks and to Spark.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import secrets
@@ -68,6 +69,7 @@ class State:
         self._lock = threading.Lock()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._holder = open(folder / "lock", "a")  # noqa: SIM115 - held as long as this object
             self._file = sqlite3.connect(folder / "state.sqlite", check_same_thread=False, isolation_level=None)
             self._prepare(folder)
         except (OSError, sqlite3.Error) as error:
@@ -88,10 +90,19 @@ class State:
         self._file.executescript(_TABLES)
         self._file.execute(f"PRAGMA user_version = {FORMAT}")
 
+    def acquire(self) -> bool:
+        """Try to be the one that runs with this state, until `close` or the end of the process."""
+        try:
+            fcntl.flock(self._holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def close(self) -> None:
         """Any number of times."""
         with self._lock:
             self._file.close()
+            self._holder.close()
 
     def _write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
         """All of them, or none."""
