@@ -1,0 +1,230 @@
+"""A batch from settled to durable, over a builder and sinks in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from penstock.contracts import DocumentBuilder, Documents, Extent, Key, Rejection, Sink, Writes
+from penstock.engine import batch
+from penstock.engine.batch import IN_FLIGHT, STALE_S, Tally
+from penstock.errors import UnavailableError
+from penstock.model import Lsn
+from tests.fixtures.waiting import wait_until
+from tests.unit.engine_parts import Journal, MemoryBuilder, MemorySink, changes, parts
+
+END = Lsn(500)
+
+
+def no_truncate(index: str, extent: Extent, version: Lsn) -> None:
+    raise AssertionError("there was no truncate")
+
+
+def kinds(journal: Journal) -> list[str]:
+    return [entry[0] for entry in journal]
+
+
+def test_the_doubles_keep_the_contracts() -> None:
+    assert isinstance(MemoryBuilder(), DocumentBuilder)
+    assert isinstance(MemorySink(), Sink)
+
+
+def test_every_transaction_is_settled_before_anything_is_resolved_or_built() -> None:
+    """E72, invariant 4: one settle, of each transaction once, comes first."""
+    journal: Journal = []
+    batch.apply(parts(journal, MemorySink(), rows="ab"), changes("a", "b", "a", xids=(9, 7)), END, no_truncate)
+    assert journal[0] == ("settle", 7, 9)
+    assert kinds(journal).count("settle") == 1
+
+
+def test_a_batch_that_does_not_settle_writes_nothing() -> None:
+    """E72: whoever cannot see the commit yet builds no document."""
+    journal: Journal = []
+    mine = parts(journal, MemorySink(), rows="a")
+
+    def never(xids: object) -> None:
+        raise UnavailableError("not visible")
+
+    mine.builder.settle = never  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError):
+        batch.apply(mine, changes("a"), END, no_truncate)
+    assert journal == []
+
+
+def test_a_document_that_several_changes_touch_is_built_once() -> None:
+    journal: Journal = []
+    tally = batch.apply(parts(journal, MemorySink(), rows="ab"), changes(*"aabab"), END, no_truncate)
+    assert [entry for entry in journal if entry[0] == "build"] == [("build", "books", ("a",), ("b",))]
+    assert (tally.changes, tally.written) == (5, {"books": 2})
+
+
+def test_every_write_has_the_version_of_the_batchs_end() -> None:
+    """Invariant 5: whatever the changes' own positions are."""
+    journal: Journal = []
+    sink = MemorySink()
+    batch.apply(parts(journal, sink, rows="abcde"), changes(*"abcde", lsn=20), END, no_truncate)
+    assert {version for version, _ in sink.held.values()} == {END}
+    assert len(sink.held) == 5
+
+
+def test_every_sink_is_flushed_once_after_the_last_write() -> None:
+    """Invariant 2: durable in every sink when it returns."""
+    journal: Journal = []
+    batch.apply(parts(journal, MemorySink("one"), MemorySink("two"), rows="abc"), changes(*"abc"), END, no_truncate)
+    assert journal[-2:] == [("flush", "one"), ("flush", "two")]
+    assert kinds(journal).count("flush") == 2
+
+
+def test_a_sink_that_holds_several_indexes_is_flushed_once() -> None:
+    journal: Journal = []
+    mine = parts(journal, MemorySink(), rows="a", indexes=("books", "authors"))
+    tally = batch.apply(mine, changes("a"), END, no_truncate)
+    assert kinds(journal).count("flush") == 1
+    assert tally.written == {"books": 1, "authors": 1}
+
+
+def test_a_failed_flush_fails_the_batch() -> None:
+    class Failing(MemorySink):
+        def flush(self) -> None:
+            raise UnavailableError("gone")
+
+    with pytest.raises(UnavailableError, match="gone"):
+        batch.apply(parts([], Failing(), rows="a"), changes("a"), END, no_truncate)
+
+
+def test_one_failed_chunk_fails_the_batch_unflushed() -> None:
+    class Failing(MemorySink):
+        def write(self, writes: Writes) -> Sequence[Rejection]:
+            if "e" in writes.documents.ids:
+                raise UnavailableError("gone")
+            return super().write(writes)
+
+    journal: Journal = []
+    with pytest.raises(UnavailableError):
+        batch.apply(parts(journal, Failing(), rows="abcdefgh"), changes(*"abcdefgh"), END, no_truncate)
+    assert "flush" not in kinds(journal)
+
+
+def test_a_key_without_a_document_is_a_tombstone_and_counted_as_deleted() -> None:
+    sink = MemorySink()
+    tally = batch.apply(parts([], sink, rows="a"), changes(*"ab"), END, no_truncate)
+    assert sink.held == {("books", "a"): (END, b'{"id":"a"}'), ("books", "b"): (END, None)}
+    assert (tally.written, tally.deleted) == ({"books": 1}, {"books": 1})
+
+
+def test_documents_are_counted_once_however_many_sinks_take_them() -> None:
+    tally = batch.apply(parts([], MemorySink("one"), MemorySink("two"), rows="a"), changes("a"), END, no_truncate)
+    assert tally.written == {"books": 1}
+
+
+def test_what_is_gone_is_told_of_indexes_that_are_being_seeded_only() -> None:
+    """E33: a seed has to look again at what live deleted meanwhile."""
+    mine = parts([], MemorySink(), rows="a", indexes=("books", "authors"))
+    assert batch.apply(mine, changes(*"abc"), END, no_truncate).gone == []
+    tally = batch.apply(replace(mine, seeding=frozenset({"books"})), changes(*"abc"), END, no_truncate)
+    assert sorted(tally.gone) == [("books", ("b",)), ("books", ("c",))]
+
+
+def test_a_truncate_is_dealt_with_before_what_came_after_it_is_written() -> None:
+    """E66: a clear at the batch's end must not take rows that the batch inserted after the truncate."""
+    journal: Journal = []
+    mine = parts(journal, MemorySink(), rows="a")
+    mine.builder.extents = {"books": Extent.ROOTS}  # type: ignore[attr-defined]
+    batch.apply(mine, changes("a"), END, lambda *told: journal.append(("truncate", *told)))
+    assert journal[1] == ("truncate", "books", Extent.ROOTS, END)
+    assert kinds(journal) == ["settle", "truncate", "affected", "build", "write", "flush"]
+
+
+def test_a_batch_without_changes_of_the_index_writes_nothing() -> None:
+    journal: Journal = []
+    tally = batch.apply(parts(journal, MemorySink()), changes(), END, no_truncate)
+    assert kinds(journal) == ["settle", "affected", "flush"]
+    assert tally == Tally()
+
+
+def test_rejections_name_their_sink_and_neighbours_land() -> None:
+    """E80: one document is rejected, the others of its request are there."""
+    sink = MemorySink("picky", rejects=frozenset({"b"}))
+    tally = batch.apply(parts([], sink, rows="abc"), changes(*"abc"), END, no_truncate)
+    assert tally.rejected == [("picky", Rejection("books", "b", END, "too wild"))]
+    assert sorted(one for _, one in sink.held) == ["a", "c"]
+
+
+def test_so_many_chunks_are_in_flight_and_no_more() -> None:
+    """Memory is bounded by the chunks in flight, and one is built while another is written."""
+    meeting = threading.Barrier(IN_FLIGHT, timeout=10)
+    lock = threading.Lock()
+    under_way: list[int] = []
+    most = 0
+
+    class Counting(MemoryBuilder):
+        taken = 0
+
+        def affected(self, index: str, changes: object) -> Iterator[list[Key]]:
+            for at in range(10 * IN_FLIGHT):
+                Counting.taken += 1
+                assert Counting.taken <= done + IN_FLIGHT + 1, "keys are resolved no faster than they are written"
+                yield [(str(at),)]
+
+        def build(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]:
+            nonlocal most, done
+            with lock:
+                under_way.append(1)
+                most = max(most, len(under_way))
+            meeting.wait()
+            with lock:
+                under_way.pop()
+                done += 1
+            return super().build(index, keys)
+
+    done = 0
+    journal: Journal = []
+    mine = replace(parts(journal, MemorySink()), builder=Counting(journal))
+    tally = batch.apply(mine, changes("a"), END, no_truncate)
+    assert most == IN_FLIGHT
+    assert tally.deleted == {"books": 10 * IN_FLIGHT}
+
+
+def test_content_that_grew_old_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E88: sinks remember deletes for a while; what was built long ago could bring one back."""
+    now = 0.0
+
+    class Slow(MemoryBuilder):
+        def build(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]:
+            nonlocal now
+            now += STALE_S + 1
+            yield from super().build(index, keys)
+
+    monkeypatch.setattr(batch.time, "monotonic", lambda: now)
+    journal: Journal = []
+    mine = replace(parts(journal, MemorySink()), builder=Slow(journal, {"a"}))
+    with pytest.raises(UnavailableError, match="more than 30 s"):
+        batch.delivered(mine, [("books", [("a",)])], END)
+    assert "write" not in kinds(journal)
+    mine = replace(mine, builder=MemoryBuilder(journal, {"a"}))
+    assert batch.delivered(mine, [("books", [("a",)])], END).written == {"books": 1}
+
+
+def test_ranges_of_a_seed_are_written_with_its_version_and_flushed() -> None:
+    journal: Journal = []
+    sink = MemorySink()
+    mine = parts(journal, sink, rows="abcdef")
+    tally = batch.seeded(mine, "books", [(None, ("b",)), (("b",), ("d",)), (("d",), None)], Lsn(40))
+    assert tally.written == {"books": 6}
+    assert {version for version, _ in sink.held.values()} == {Lsn(40)}
+    assert journal[-1] == ("flush", "memory")
+
+
+def test_tallies_of_parts_add_up() -> None:
+    one = Tally(2, {"a": 1}, {"a": 1}, [], [("a", ("1",))])
+    rejected = ("s", Rejection("b", "9", END, "why"))
+    one.add(Tally(3, {"a": 4, "b": 1}, {}, [rejected], [("b", ("2",))]))
+    assert one == Tally(5, {"a": 5, "b": 1}, {"a": 1}, [rejected], [("a", ("1",)), ("b", ("2",))])
+
+
+def test_no_thread_outlives_a_batch() -> None:
+    batch.apply(parts([], MemorySink(), rows="abcdef"), changes(*"abcdef"), END, no_truncate)
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("penstock-deliver")])
