@@ -1,43 +1,50 @@
-"""The demo from beginning to end: a server, a workload, its changes live, and the proof that none was lost.
+"""The demo from beginning to end: a server, a busy shop, its indexes live, and the proof that they are right.
 
-Guarantees: when it returns or raises, nothing is left: no server, no folder, no thread. The verdict rests on three
-comparisons: the tables with their mirror, the counts seen with the counts written, and no operation unseen.
+Guarantees: when it returns or raises, nothing is left: no server, no process, no folder, no thread. The verdict rests
+on every document, compared with SQL that was written by hand, and on no kind of change having been left out.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from contextlib import closing
+import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Console
 
-from penstock import app
-from penstock.demo import shop
-from penstock.demo.mirror import Mirror
+from penstock.demo.deployment import Deployment
+from penstock.demo.figures import Figures, Watch
+from penstock.demo.probe import Probe
+from penstock.demo.sample import INDEXES
 from penstock.demo.server import Server, find_binaries
 from penstock.demo.show import View, choose_view
-from penstock.demo.tally import Tally
-from penstock.demo.workload import END_MARK, Workload
-from penstock.model import Op, QualifiedTable, ReplicationConfig
-from penstock.postgres import slot
-from penstock.postgres.capture import ChangeBatch, Stream, WalChangeCapture
-from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
+from penstock.demo.verdict import compare
+from penstock.demo.workload import Workload, by_deed
+from penstock.model import Lsn
+from penstock.postgres.connection import ConnectionSettings, open_sql, resolve, translating
 
-_LAG_EVERY_S = 1.0
-# What was written before the end must arrive within this; the server is on this machine.
-_DRAIN_S = 30.0
+_LOOK_S = 0.25
+_BEAT_S = 0.5
+# What was written before the end must be in the indexes within this; everything is on this machine.
+_DRAIN_S = 120.0
+# Spark starts within seconds, on a busy machine within a minute or two.
+_START_S = 300.0
+_HAS_SLOT = "SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
+_WRITTEN = "SELECT pg_catalog.pg_current_wal_flush_lsn()::text"
+# A change that changes nothing: with its commit everything before it is known to have arrived.
+_BEAT = "UPDATE tags SET label = label WHERE id = 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was seen, and what is wrong with it (empty: nothing)."""
+    """The last figures, how many documents there have to be, and what is wrong (empty: nothing)."""
 
-    tally: Tally
-    rows: dict[QualifiedTable, int]
+    figures: Figures
+    documents: dict[str, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
+    is_early: bool = False
+    """It was ended before anything was written: there is nothing to compare."""
 
 
 @dataclass(slots=True)
@@ -53,97 +60,100 @@ class Request:
 
 def run(request: Request, console: Console) -> Outcome:
     """Run the demo."""
-    with Server(find_binaries()) as server:
+    with Server(find_binaries()) as server, Deployment(server.url()) as deployment:
         settings = resolve(server.url(), env={})  # the caller's PG* variables are not meant for it
-        config = ReplicationConfig(slot="penstock_demo", publication=shop.PUBLICATION)
-        capture = app.build_capture(settings, config)
-        with choose_view(console, request.quiet) as view:
-            return _Performance(request, settings, capture, view).perform()
+        with choose_view(console, deployment.folder, request.quiet) as view:
+            return _Performance(request, settings, deployment, view).perform()
 
 
 class _Performance:
     """One run over one server."""
 
-    def __init__(self, request: Request, settings: ConnectionSettings, capture: WalChangeCapture, view: View) -> None:
+    def __init__(self, request: Request, settings: ConnectionSettings, deployment: Deployment, view: View) -> None:
         self._request = request
         self._settings = settings
-        self._capture = capture
+        self._deployment = deployment
         self._view = view
-        self._mirror = Mirror(shop.KEYS)
-        self._tally = Tally(dict(shop.KEYS))
-        self._workload = Workload(settings, request.rate, request.seed, self._on_workload_end)
-        self._stream: Stream[ChangeBatch] | None = None
-        self._patience = threading.Timer(_DRAIN_S, self._give_up)
+        self._workload = Workload(settings, request.rate, request.seed)
+        self._probe = Probe(settings, str(deployment.store))
+        self._watch = Watch(deployment, self._workload, self._probe)
 
     def perform(self) -> Outcome:
-        """Write, read, compare."""
+        """Fill, write, wait, compare."""
+        self._view.say("Filling the sample shop of an embedded Postgres.")
         self._workload.prepare()
-        with open_sql(self._settings) as connection:  # after the publication, before the first change
-            slot.create(connection, self._capture.config.slot)
-        timer = threading.Timer(self._request.seconds or 0, self._workload.stop)
-        with closing(self._capture.batches()) as self._stream:
-            self._workload.start()
-            if self._request.seconds is not None:
-                timer.start()
+        self._view.say("Starting penstock run on Spark.")
+        self._deployment.start()
+        with open_sql(self._settings) as connection, translating("watching the demo's server"):
             try:
-                complete = self._read(self._stream)
+                if not self._started(connection):
+                    return Outcome(Figures(), is_early=True)
+                self._view.say("A busy shop, and three indexes that follow it. Ctrl-C ends it, with a comparison.")
+                self._workload.start()
+                self._probe.start()
+                self._follow(connection)
             finally:
                 self._workload.stop()
-                timer.cancel()
                 self._workload.join()
-                self._patience.cancel()
-        if self._workload.error:
-            raise self._workload.error
-        return self._judge(complete)
+                self._probe.stop()
+            self._raise_failures()
+            self._view.say("The shop is closed. Waiting for the indexes.")
+            figures, faults = self._drained(connection)
+        return self._judge(figures, faults)
 
-    def _on_workload_end(self) -> None:
-        if self._workload.error:
-            self._give_up()
-        else:
-            self._patience.start()
-
-    def _give_up(self) -> None:
-        if self._stream:
-            self._stream.close()
-
-    def _read(self, stream: Stream[ChangeBatch]) -> bool:
-        """Take every change up to the end mark; False where the stream ended before it."""
-        lag_due = 0.0
-        for batch in stream:
-            now = datetime.now(UTC)
-            self._tally.add(batch, now)
-            self._mirror.apply(batch)
-            batch.confirm()
-            if now.timestamp() >= lag_due:
-                self._tally.lag_bytes, lag_due = self._capture.lag(), now.timestamp() + _LAG_EVERY_S
-            self._view.show(self._tally, now)
-            if self._request.stop.is_set():
-                self._workload.stop()
-            if _holds_end_mark(batch):
+    def _started(self, connection: Any) -> bool:
+        """Wait until the pipeline has its slot, so that what is written from now on is a change; False: ended."""
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and not self._request.stop.wait(_LOOK_S):
+            self._raise_failures()
+            if connection.execute(_HAS_SLOT).fetchall() != [(0,)]:
                 return True
         return False
 
-    def _judge(self, complete: bool) -> Outcome:
-        seen, written = self._tally.counts, self._workload.counts
-        faults = [] if complete else ["the last transaction did not arrive"]
-        faults += [f"changes that do not fit the row before: {self._mirror.strays}"] if self._mirror.strays else []
-        faults += [f"{table}: {what}" for table, what in self._mirror.differences(self._settings).items()]
-        faults += _count_faults(seen, written)
-        faults += [f"no {op} was seen" for op, count in self._tally.by_op().items() if not count]
-        rows = {table: len(found) for table, found in self._mirror.tables.items()}
-        return Outcome(self._tally, rows, tuple(faults))
+    def _follow(self, connection: Any) -> None:
+        """Show how it goes until the time is over, somebody ends it, or something fails."""
+        limit = self._request.seconds
+        deadline = None if limit is None else time.monotonic() + limit
+        while deadline is None or time.monotonic() < deadline:
+            self._raise_failures()
+            self._view.show(self._watch.look(connection))
+            if self._request.stop.wait(_LOOK_S):
+                return
+
+    def _raise_failures(self) -> None:
+        self._deployment.require_running()
+        if self._workload.failure:
+            raise self._workload.failure
+
+    def _drained(self, connection: Any) -> tuple[Figures, list[str]]:
+        """Wait until everything written is in the indexes; the last figures, and whether that took too long."""
+        ((written,),) = connection.execute(_WRITTEN).fetchall()
+        deadline = time.monotonic() + _DRAIN_S
+        while True:
+            connection.execute(_BEAT)
+            time.sleep(_BEAT_S)
+            self._raise_failures()
+            figures = self._watch.look(connection)
+            self._view.show(figures)
+            if figures.position >= Lsn.parse(written) and figures.is_live and self._deployment.is_seeded():
+                return figures, []
+            if time.monotonic() > deadline:
+                return figures, [f"after {_DRAIN_S:.0f} s not every change is in the indexes"]
+
+    def _judge(self, figures: Figures, faults: list[str]) -> Outcome:
+        self._view.say("Comparing every document with SQL written by hand.")
+        code = self._deployment.stop()
+        if code:
+            faults.append(f"penstock run ended with exit code {code}: {self._deployment.last_words()}")
+        documents, different = compare(self._settings, str(self._deployment.store))
+        faults += different
+        faults += [f"no {deed} happened" for deed, count in by_deed(figures.deeds).items() if not count]
+        for index in INDEXES:
+            faults += [
+                f"{index}: nothing was {what}" for what in ("written", "deleted") if not _count(figures, index, what)
+            ]
+        return Outcome(figures, documents, tuple(faults))
 
 
-def _count_faults(seen: Counter[tuple[QualifiedTable, Op]], written: Counter[tuple[QualifiedTable, Op]]) -> list[str]:
-    both = seen.keys() | written.keys()
-    return [
-        f"{table}: {written[table, op]} {op}s were written, {seen[table, op]} were seen"
-        for table, op in sorted(both)
-        if seen[table, op] != written[table, op]
-    ]
-
-
-def _holds_end_mark(batch: ChangeBatch) -> bool:
-    return any(
-        part.table == shop.STAGING and part.rows.column("payload")[-1].as_py() == END_MARK for part in batch.tables
-    )
+def _count(figures: Figures, index: str, what: str) -> int:
+    return int(figures.indexes.get(index, {}).get(what, 0))
