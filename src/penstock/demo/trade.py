@@ -113,8 +113,8 @@ class Shop:
         opening: list[Callable[[], Transaction]] = [
             self._sign_up, self._order, self._order, self._advance, self._rename_user, self._rename_product,
             self._reprice, self._offer, self._say, self._correct, self._move_item, self._move_order, self._move_review,
-            self._unsay, self._cancel, self._close, self._sign_up, self._leave, self._discontinue, self._discontinue, self._bring_back,
-            self._retag, self._rename_tag, self._change_mind, self._retag_all,
+            self._unsay, self._cancel, self._close, self._sign_up, self._leave, self._discontinue, self._discontinue,
+            self._bring_back, self._retag, self._rename_tag, self._change_mind, self._retag_all,
         ]  # fmt: skip
         self._planned += 1
         if self._planned <= len(opening):
