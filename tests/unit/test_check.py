@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cli.check import fields, lines
-from penstock.cli.sample import pretty
 from penstock.document import types
 from penstock.document.check import Diagnostic, Facts, Report, Severity, in_order
 from penstock.document.check_columns import check_columns
@@ -25,6 +24,7 @@ from penstock.document.schema import AggregateKind, LeafType, Place
 from penstock.model import QualifiedTable
 from penstock.postgres.catalog import ColumnInfo, IndexInfo, Persistence, TableInfo, TableKind
 from penstock.postgres.type_catalog import TypeInfo
+from penstock.sinks.stdout import indented
 
 ROOT = Path(__file__).parents[2]
 
@@ -174,12 +174,14 @@ values = st.recursive(
 @given(values)
 def test_pretty_json_is_the_same_json(value: object) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, separators=(",", ":"))):
-        assert json.loads("".join(pretty(text)), parse_float=Decimal) == json.loads(text, parse_float=Decimal)
+        assert json.loads(b"".join(indented(text.encode())), parse_float=Decimal) == json.loads(
+            text, parse_float=Decimal
+        )
 
 
 def test_pretty_json_keeps_every_digit() -> None:
     text = '{"a":1.50000000000000000001,"b":[],"c":{},"d":[1,{"e":"x:,{"}],"f":1e400}'
-    assert "".join(pretty(text)) == (
+    assert b"".join(indented(text.encode())).decode() == (
         '{\n  "a": 1.50000000000000000001,\n  "b": [],\n  "c": {},\n  "d": [\n    1,\n    {\n      "e": "x:,{"\n    }\n'
         '  ],\n  "f": 1e400\n}'
     )

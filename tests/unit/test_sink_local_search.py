@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import app
-from penstock.app import parts
 from penstock.cli import main
-from penstock.config import deployment as config
-from penstock.config.file import read_deployment
 from penstock.contracts import Documents, Target, Writes
 from penstock.errors import ConfigError, OperatorError
 from penstock.model import Lsn
@@ -206,13 +202,6 @@ def test_the_command_shows_ids_and_where_the_words_are(deployment: Path, capsys:
     assert shown.isascii()
     assert main.run(["search", "books", "nobody", *named]) == 0
     assert capsys.readouterr() == ("", "No document of books fits.\n")
-
-
-def test_the_command_reads_the_file_that_is_written(deployment: Path) -> None:
-    found = read_deployment(str(deployment))
-    (sink,) = found.sinks
-    assert isinstance(sink, config.LocalSink)
-    assert app.local_path(found, sink) == parts.local_path(sink, found)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.app import local_path
 from penstock.config.connection import connection_settings
 from penstock.config.deployment import Deployment, LocalSink, OpenSearchSink, StdoutSink
 from penstock.contracts import Sink, Target
@@ -57,7 +57,7 @@ def open_sink(config: SinkConfig, deployment: Deployment) -> Sink:
         from penstock.sinks.local import LocalSettings
         from penstock.sinks.local import LocalSink as Local
 
-        return Local(LocalSettings(config.name, local_path(config, deployment)))
+        return Local(LocalSettings(config.name, local_path(deployment, config)))
     if isinstance(config, StdoutSink):
         from penstock.sinks.stdout import StdoutSettings
         from penstock.sinks.stdout import StdoutSink as Stdout
@@ -89,11 +89,6 @@ def _opensearch(config: OpenSearchSink, deployment: Deployment) -> Sink:
             pipeline=config.pipeline or "",
         )
     )
-
-
-def local_path(config: LocalSink, deployment: Deployment) -> str:
-    """Where the embedded store lies."""
-    return deployment.locate(config.path or os.path.join(deployment.state, f"{config.name}.sqlite"))
 
 
 def target(schema: DocumentSchema, config: SinkConfig, prefix: str, source: str) -> Target:

@@ -6,7 +6,6 @@ Deliberately not: searching; the document is named by its key, or is the first t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.document.schema import DocumentSchema
 
 _FIRST_ROWS = 100
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 @click.command(cls=SectionedCommand, short_help="One real document.")
@@ -40,6 +38,7 @@ def sample(index: str, key: tuple[str, ...], config: str | None, raw: bool) -> i
     The exit code is 1 where there is no such document.
     """
     from penstock.config.file import read_deployment
+    from penstock.sinks.stdout import indented
 
     deployment = read_deployment(config)
     (schema,) = chosen(deployment, [index])
@@ -51,7 +50,7 @@ def sample(index: str, key: tuple[str, ...], config: str | None, raw: bool) -> i
     if raw:
         click.echo(body, nl=False)
     else:
-        click.echo("".join(pretty(body.decode())))
+        click.echo(b"".join(indented(body)))
     return 0
 
 
@@ -84,22 +83,3 @@ def _check_parts(schema: DocumentSchema, key: tuple[str, ...]) -> None:
 
 def _first(found: Iterator[Documents]) -> bytes | None:
     return next((body for documents in found for body in documents.bodies if body is not None), None)
-
-
-def pretty(text: str) -> Iterator[str]:
-    """The same JSON with line breaks; numbers and strings keep every character."""
-    depth = 0
-    before = ""
-    for token in _TOKEN.findall(text):
-        if token in ("}", "]"):
-            depth -= 1
-            if before not in ("{", "["):
-                yield "\n" + "  " * depth
-        elif before in ("{", "[", ","):
-            yield "\n" + "  " * depth
-        yield token
-        if token == ":":
-            yield " "
-        elif token in ("{", "["):
-            depth += 1
-        before = token
