@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import BugError
 from penstock.model import Lsn
-from penstock.sinks.opensearch_bulk import Item, Verdict, actions, cut, describe, judge, read
+from penstock.sinks.opensearch_bulk import Item, Verdict, actions, cut, describe, judge, read, took_all
 
 PROPERTIES = {
     "price": {"type": "double"},
@@ -108,3 +108,17 @@ def test_items_are_read_in_order() -> None:
     error: dict[str, Any] = {"type": "kind", "reason": "words", "caused_by": {"reason": "cause"}}
     items = [{"index": {"status": 201}}, {"delete": {"status": 404}}, {"index": {"status": 400, "error": error}}]
     assert read(json.dumps({"items": items}).encode(), 3) == [Item(201), Item(404), Item(400, "kind", "words", "cause")]
+
+
+def test_only_an_answer_of_as_many_items_without_an_error_is_a_whole_success() -> None:
+    """E87: one error among them, or one item fewer, and each is looked at."""
+    fine, gone = {"index": {"status": 201}}, {"delete": {"status": 404}}
+    bad = {"index": {"status": 409, "error": {"type": "version_conflict_engine_exception"}}}
+
+    def answer(*items: Any) -> bytes:
+        return json.dumps({"errors": bad in items, "items": items}, separators=(",", ":")).encode()
+
+    assert took_all(answer(fine, gone), 2)
+    assert not took_all(answer(fine), 2)
+    assert not took_all(answer(fine, bad), 2)
+    assert not took_all(b"", 1)

@@ -50,11 +50,12 @@ def actions(version: Lsn, ids: Sequence[str], bodies: Sequence[bytes | None]) ->
     if version > HIGHEST:
         raise BugError(f"{version} is higher than any version that the server can hold")
     tail = f',"version":{int(version)},"version_type":"external_gte"}}}}\n'
+    names = [encode_basestring_ascii(id_) + tail for id_ in ids]
     return [
-        f'{{"delete":{{"_id":{encode_basestring_ascii(id_)}{tail}'.encode()
+        f'{{"delete":{{"_id":{name}'.encode()
         if body is None
-        else b"%b%b\n" % (f'{{"index":{{"_id":{encode_basestring_ascii(id_)}{tail}'.encode(), body.replace(b"\n", b" "))
-        for id_, body in zip(ids, bodies, strict=True)
+        else f'{{"index":{{"_id":{name}'.encode() + (body if b"\n" not in body else body.replace(b"\n", b" ")) + b"\n"
+        for name, body in zip(names, bodies, strict=True)
     ]
 
 
@@ -63,8 +64,18 @@ def fits_as_id(id_: str) -> bool:
     return bool(id_) and (len(id_) * 4 <= ID_BYTES or len(id_.encode()) <= ID_BYTES)
 
 
+def fit_as_ids(ids: Sequence[str]) -> bool:
+    """Whether that holds of all of them; quick where they are short."""
+    lengths = [len(id_) for id_ in ids]
+    return not lengths or (min(lengths) > 0 and max(lengths) * 4 <= ID_BYTES) or all(map(fits_as_id, ids))
+
+
 def cut(lines: Sequence[bytes], count: int, size: int) -> Iterator[tuple[int, int]]:
     """Where requests begin and end: each has at most `count` writes and `size` bytes, but at least one write."""
+    if len(lines) <= count and sum(map(len, lines)) <= size:
+        if lines:
+            yield 0, len(lines)
+        return
     begin = total = 0
     for at, line in enumerate(lines):
         if at > begin and (at - begin >= count or total + len(line) > size):
@@ -73,6 +84,14 @@ def cut(lines: Sequence[bytes], count: int, size: int) -> Iterator[tuple[int, in
         total += len(line)
     if begin < len(lines):
         yield begin, len(lines)
+
+
+def took_all(answer: bytes, count: int) -> bool:
+    """Whether each of `count` items has its status and none an error: the usual answer, told without parsing it.
+
+    Of an answer without errors nothing but statuses is left by `ANSWER`, so no text of a document can mislead.
+    """
+    return b'"error"' not in answer and answer.count(b'"status":') == count
 
 
 def read(answer: bytes, count: int) -> list[Item]:

@@ -14,7 +14,19 @@ from typing import Any, NamedTuple
 from penstock.contracts import Documents, Rejection, Writes
 from penstock.errors import OperatorError, PrivilegeError
 from penstock.model import Lsn
-from penstock.sinks.opensearch_bulk import ANSWER, Item, Verdict, actions, cut, describe, fits_as_id, judge, read
+from penstock.sinks.opensearch_bulk import (
+    ANSWER,
+    Item,
+    Verdict,
+    actions,
+    cut,
+    describe,
+    fit_as_ids,
+    fits_as_id,
+    judge,
+    read,
+    took_all,
+)
 from penstock.sinks.opensearch_http import Answer, Http, OpenSearchSettings, Patience, blocked
 
 
@@ -67,9 +79,9 @@ class Writer:
         return Parcel(ids, actions(self._version, ids, bodies))
 
     def _without_unfit(self, parcel: Parcel) -> Parcel:
-        fit = [at for at, id_ in enumerate(parcel.ids) if fits_as_id(id_)]
-        if len(fit) == len(parcel.ids):
+        if fit_as_ids(parcel.ids):
             return parcel
+        fit = [at for at, id_ in enumerate(parcel.ids) if fits_as_id(id_)]
         for id_ in parcel.ids:
             if not fits_as_id(id_):
                 self._reject(id_, "an id has 1 to 512 bytes")
@@ -90,6 +102,8 @@ class Writer:
             if answer.status == 404:
                 way = self._turned_back(Verdict.ASTRAY, way, patience)
                 continue
+            if answer.status == 200 and took_all(answer.body, len(parcel.ids)):
+                break
             parcel, way = self._sort(parcel, self._items(answer, len(parcel.ids)), way, patience)
         return way
 
