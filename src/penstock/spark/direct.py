@@ -9,6 +9,7 @@ its user may enter. Deliberately not: anything across machines.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -50,7 +51,6 @@ class Desk:
 
     def offer(self, end: Lsn, batches: Sequence[pa.RecordBatch] | None) -> None:
         """This is the range now; None is one that is too large."""
-        head = json.dumps({"end": str(end), "whole": batches is not None}).encode() + b"\n"
         body = b""
         if batches:
             sink = pa.BufferOutputStream()
@@ -58,8 +58,9 @@ class Desk:
                 for batch in batches:
                     stream.write_batch(batch)
             body = sink.getvalue().to_pybytes()
+        head = {"end": str(end), "whole": batches is not None, "bytes": len(body)}
         with self._lock:
-            self._answer = head + body
+            self._answer = json.dumps(head).encode() + b"\n" + body
 
     def _serve(self) -> None:
         while True:
@@ -76,11 +77,11 @@ class Desk:
 
     def close(self) -> None:
         """Any number of times."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # a close alone leaves the thread waiting for callers
         self._listener.close()
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
-        except FileNotFoundError:
-            pass
 
 
 def fetch(path: str) -> Fetched | None:
@@ -94,7 +95,7 @@ def fetch(path: str) -> Fetched | None:
         log.debug("the reader's socket does not answer: %s", error)
         return None
     head, newline, body = answer.partition(b"\n")
-    if not newline or not (said := json.loads(head))["whole"]:
+    if not newline or not (said := json.loads(head))["whole"] or said["bytes"] != len(body):
         return None
     batches = pa.ipc.open_stream(body).read_all().combine_chunks().to_batches() if body else []
     return Fetched(Lsn.parse(said["end"]), batches[0] if batches else None)
