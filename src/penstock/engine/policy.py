@@ -47,7 +47,7 @@ class Backoff:
     def next_s(self) -> float:
         """Another failure: wait this long."""
         self.failures += 1
-        longest = min(self.most_s, self.first_s * 2.0 ** (self.failures - 1))
+        longest = min(self.most_s, self.first_s * 2.0 ** min(self.failures - 1, 64))
         return longest * self.chance.uniform(0.5, 1.0)
 
     def succeeded(self) -> None:
