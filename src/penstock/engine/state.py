@@ -14,6 +14,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,13 @@ class State:
     def __init__(self, folder: Path) -> None:
         self._lock = threading.Lock()
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._holder = open(folder / "lock", "a")  # noqa: SIM115 - held as long as this object
-            self._file = sqlite3.connect(folder / "state.sqlite", check_same_thread=False, isolation_level=None)
-            self._prepare(folder)
+            with ExitStack() as opened:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._holder = opened.enter_context(open(folder / "lock", "a"))
+                file = sqlite3.connect(folder / "state.sqlite", check_same_thread=False, isolation_level=None)
+                self._file = opened.enter_context(closing(file))
+                self._prepare(folder)
+                opened.pop_all()  # fit for use: held as long as this object
         except (OSError, sqlite3.Error) as error:
             raise DiskError(
                 f"the state folder {folder} cannot be used: {error}",
