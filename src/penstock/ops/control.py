@@ -8,6 +8,7 @@ and a file in the state folder says where. Deliberately not: anything over the n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -37,8 +38,11 @@ class Control:
         self._private: str | None = None
         self._path = state / _NAME
         if len(os.fsencode(self._path)) > _LONGEST:
+            pointer = self._path.with_suffix(".path")
+            if pointer.exists():  # of a process that was killed
+                shutil.rmtree(pointer.read_text(), ignore_errors=True)
             self._private = tempfile.mkdtemp(prefix="penstock-")
-            self._path.with_suffix(".path").write_text(self._private)
+            pointer.write_text(self._private)
             self._path = Path(self._private) / _NAME
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -67,7 +71,7 @@ class Control:
         try:
             asked = json.loads(line)
             act = self._answers[asked["ask"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return {"error": f"not understood; there are: {', '.join(sorted(self._answers))}"}
         try:
             return {"answer": act(asked)}
@@ -76,6 +80,8 @@ class Control:
 
     def close(self) -> None:
         """Any number of times."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # a close alone leaves the thread waiting for callers
         self._listener.close()
         self._path.unlink(missing_ok=True)
         if self._private:
