@@ -1,0 +1,199 @@
+"""What a deployment remembers survives the process, belongs to one index, and is of a format that is known."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.contracts import Key, Rejection
+from penstock.engine.state import FORMAT, Chunk, Seed, State
+from penstock.errors import ConfigError, DiskError
+from penstock.model import Lsn
+
+SEED = Seed("books", "one", ("search", "copy"), Lsn(77))
+CUTS: list[Key] = [("10", "a"), ("20", 'b"\\'), ("30", "ü")]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    with closing(State(tmp_path / "state")) as found:
+        yield found
+
+
+def again(state: State, tmp_path: Path) -> State:
+    state.close()
+    return State(tmp_path / "state")
+
+
+def test_chunks_cover_every_key_once(state: State) -> None:
+    state.begin_seed(SEED, CUTS)
+    chunks = state.chunks_left("books")
+    assert [chunk.number for chunk in chunks] == [0, 1, 2, 3]
+    assert [chunk.upto for chunk in chunks] == [*CUTS, None]
+    assert [chunk.after for chunk in chunks] == [None, *CUTS]
+
+
+def test_an_index_without_cuts_is_one_chunk(state: State) -> None:
+    state.begin_seed(SEED, [])
+    assert state.chunks_left("books") == [Chunk(0, None, None)]
+
+
+def test_a_seed_goes_on_where_it_stood(state: State, tmp_path: Path) -> None:
+    """E32: a restart does again only what was not durable."""
+    state.begin_seed(SEED, CUTS)
+    state.finish_chunks("books", [0, 2], 1500)
+    with closing(again(state, tmp_path)) as found:
+        assert found.seed("books") == Seed("books", "one", ("search", "copy"), Lsn(77), total=4, done=2, documents=1500)
+        assert [chunk.number for chunk in found.chunks_left("books")] == [1, 3]
+
+
+def test_what_a_killed_process_finished_is_remembered(tmp_path: Path) -> None:
+    """E32: durable when the method returns, without a close."""
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from penstock.engine.state import State, Seed; from penstock.model import Lsn\n"
+        "state = State(Path(sys.argv[1])); state.begin_seed(Seed('books', 'one', ('s',), Lsn(5)), [('1',)])\n"
+        "state.finish_chunks('books', [0], 3); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    with closing(State(tmp_path)) as state:
+        assert state.chunks_left("books") == [Chunk(1, ("1",), None)]
+
+
+def test_a_new_seed_takes_the_place_of_the_old_one_and_of_nothing_else(state: State) -> None:
+    other = Seed("authors", "one", ("search",), Lsn(5))
+    for seed in (SEED, other):
+        state.begin_seed(seed, CUTS)
+        state.finish_chunks(seed.index, [0], 10)
+        state.note_gone(seed.index, [("1", "x")])
+    state.begin_seed(Seed("books", "two", ("search",), Lsn(99)), CUTS[:1])
+    assert state.seed("books") == Seed("books", "two", ("search",), Lsn(99), total=2)
+    assert state.gone("books") == []
+    assert state.seed("authors") == Seed("authors", "one", ("search",), Lsn(5), total=4, done=1, documents=10)
+    assert state.gone("authors") == [("1", "x")]
+
+
+def test_an_ended_seed_is_forgotten_with_its_chunks(state: State) -> None:
+    state.begin_seed(SEED, CUTS)
+    state.note_gone("books", [("1", "x")])
+    state.end_seed("books")
+    assert (state.seed("books"), state.chunks_left("books"), state.gone("books")) == (None, [], [])
+
+
+def test_what_live_deleted_is_noted_once_and_exactly(state: State, tmp_path: Path) -> None:
+    """E33: the keys come back as they were, also after a restart."""
+    state.begin_seed(SEED, CUTS)
+    state.note_gone("books", CUTS)
+    state.note_gone("books", CUTS[:1])
+    with closing(again(state, tmp_path)) as found:
+        assert sorted(found.gone("books")) == sorted(CUTS)
+
+
+def test_quarantine_keeps_the_last_rejection_of_each_document(state: State, tmp_path: Path) -> None:
+    """E80: durable, by index, sink and id."""
+    state.quarantine(
+        [("search", Rejection("books", "1", Lsn(10), "old")), ("copy", Rejection("books", "1", Lsn(10), "c"))]
+    )
+    state.quarantine([("search", Rejection("books", "1", Lsn(20), "new"))])
+    with closing(again(state, tmp_path)) as found:
+        assert sorted(found.quarantined()) == [
+            ("copy", Rejection("books", "1", Lsn(10), "c")),
+            ("search", Rejection("books", "1", Lsn(20), "new")),
+        ]
+
+
+def test_a_newer_format_is_refused_and_left_alone(state: State, tmp_path: Path) -> None:
+    state.begin_seed(SEED, CUTS)
+    state.close()
+    file = tmp_path / "state" / "state.sqlite"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    before = file.read_bytes()
+    with pytest.raises(ConfigError, match=f"format {FORMAT + 1}; this Penstock reads {FORMAT}"):
+        State(tmp_path / "state")
+    assert file.read_bytes() == before
+
+
+def test_a_file_that_is_no_state_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "state.sqlite").write_bytes(b"something else entirely, and long enough" * 30)
+    with pytest.raises(DiskError, match="cannot be used"):
+        State(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="cannot be used"):
+        State(tmp_path / "file" / "state")
+
+
+def test_the_folder_is_its_users_own(state: State, tmp_path: Path) -> None:
+    assert os.stat(tmp_path / "state").st_mode & 0o777 == 0o700
+
+
+def test_threads_share_it(state: State) -> None:
+    state.begin_seed(SEED, [(str(n), "") for n in range(40)])
+    threads = [threading.Thread(target=state.finish_chunks, args=("books", [n], 10)) for n in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = state.seed("books")
+    assert found and (found.done, found.documents) == (40, 400)
+
+
+def test_a_write_that_fails_changes_nothing(state: State) -> None:
+    state.begin_seed(SEED, CUTS)
+    with pytest.raises(DiskError, match="could not be written"):
+        state.finish_chunks("books", [0, object()], 1)  # type: ignore[list-item]
+    assert len(state.chunks_left("books")) == 4
+    state.finish_chunks("books", [0], 1)  # and it goes on
+    assert len(state.chunks_left("books")) == 3
+
+
+def test_an_epoch_lasts_while_an_index_is_kept_without_a_gap(state: State, tmp_path: Path) -> None:
+    first = state.keep({"books": "one", "authors": "one"})
+    assert first["books"] != first["authors"]
+    with closing(again(state, tmp_path)) as found:
+        assert found.keep({"books": "one", "authors": "one"}) == first
+
+
+def test_an_index_that_was_left_out_for_a_run_begins_a_new_epoch(state: State) -> None:
+    """It missed changes: what its sinks hold is no longer complete."""
+    first = state.keep({"books": "one", "authors": "one"})
+    assert state.keep({"books": "one"}) == {"books": first["books"]}
+    second = state.keep({"books": "one", "authors": "one"})
+    assert second["books"] == first["books"]
+    assert second["authors"] != first["authors"]
+
+
+def test_another_identity_begins_a_new_epoch(state: State) -> None:
+    first = state.keep({"books": "one", "authors": "one"})
+    second = state.keep({"books": "two", "authors": "one"})
+    assert (second["books"] == first["books"], second["authors"] == first["authors"]) == (False, True)
+    assert state.keep({"books": "one"})["books"] not in (first["books"], second["books"])
+
+
+def test_a_new_slot_begins_every_epoch_anew(state: State) -> None:
+    first = state.keep({"books": "one"})
+    second = state.keep({"books": "one"}, anew=True)
+    assert second != first
+    assert state.keep({"books": "one"}) == second
+
+
+def test_one_process_at_a_time_runs_with_a_state(state: State, tmp_path: Path) -> None:
+    """A second one waits, and takes over when the first has ended."""
+    assert state.acquire()
+    with closing(State(tmp_path / "state")) as second:
+        assert not second.acquire()
+        state.close()
+        assert second.acquire()
