@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_an_index_without_cuts_is_one_chunk(state: State) -> None:
 def test_a_seed_goes_on_where_it_stood(state: State, tmp_path: Path) -> None:
     """E32: a restart does again only what was not durable."""
     state.begin_seed(SEED, CUTS)
-    state.finish_chunks("books", [0, 2], 1500)
+    chunks = state.chunks_left("books")
+    state.finish_chunks(SEED, [chunks[0], chunks[2]], 1500)
     with closing(again(state, tmp_path)) as found:
         assert found.seed("books") == Seed("books", "one", ("search", "copy"), Lsn(77), total=4, done=2, documents=1500)
         assert [chunk.number for chunk in found.chunks_left("books")] == [1, 3]
@@ -61,8 +63,9 @@ def test_what_a_killed_process_finished_is_remembered(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path\n"
         "from penstock.engine.state import State, Seed; from penstock.model import Lsn\n"
-        "state = State(Path(sys.argv[1])); state.begin_seed(Seed('books', 'one', ('s',), Lsn(5)), [('1',)])\n"
-        "state.finish_chunks('books', [0], 3); os.kill(os.getpid(), signal.SIGKILL)"
+        "state = State(Path(sys.argv[1])); seed = Seed('books', 'one', ('s',), Lsn(5))\n"
+        "state.begin_seed(seed, [('1',)])\n"
+        "state.finish_chunks(seed, state.chunks_left('books')[:1], 3); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -74,7 +77,7 @@ def test_a_new_seed_takes_the_place_of_the_old_one_and_of_nothing_else(state: St
     other = Seed("authors", "one", ("search",), Lsn(5))
     for seed in (SEED, other):
         state.begin_seed(seed, CUTS)
-        state.finish_chunks(seed.index, [0], 10)
+        state.finish_chunks(seed, state.chunks_left(seed.index)[:1], 10)
         state.note_gone(seed.index, [("1", "x")])
     state.begin_seed(Seed("books", "two", ("search",), Lsn(99)), CUTS[:1])
     assert state.seed("books") == Seed("books", "two", ("search",), Lsn(99), total=2)
@@ -86,8 +89,33 @@ def test_a_new_seed_takes_the_place_of_the_old_one_and_of_nothing_else(state: St
 def test_an_ended_seed_is_forgotten_with_its_chunks(state: State) -> None:
     state.begin_seed(SEED, CUTS)
     state.note_gone("books", [("1", "x")])
-    state.end_seed("books")
+    assert state.end_seed(SEED)
     assert (state.seed("books"), state.chunks_left("books"), state.gone("books")) == (None, [], [])
+
+
+def test_a_seed_that_lost_its_place_ends_nothing(state: State) -> None:
+    """E66: a TRUNCATE began another one while the last chunks of this one were written."""
+    state.begin_seed(SEED, CUTS)
+    before = state.chunks_left("books")
+    later = replace(SEED, version=Lsn(99))
+    state.begin_seed(later, CUTS)
+    state.note_gone("books", [("1", "x")])
+    state.finish_chunks(SEED, before, 10)
+    assert not state.end_seed(SEED)
+    assert state.seed("books") == replace(later, total=4)
+    assert state.gone("books") == [("1", "x")]
+
+
+def test_what_is_done_of_a_seed_begun_again_is_told_by_the_range(state: State) -> None:
+    """E66: the same batch came again, and the table was cut elsewhere."""
+    state.begin_seed(SEED, CUTS)
+    before = state.chunks_left("books")
+    state.begin_seed(SEED, [CUTS[0], ("15", "c"), *CUTS[1:]])
+    state.finish_chunks(SEED, before, 10)
+    assert [(chunk.after, chunk.upto) for chunk in state.chunks_left("books")][:2] == [
+        (CUTS[0], ("15", "c")),
+        (("15", "c"), CUTS[1]),
+    ]
 
 
 def test_what_live_deleted_is_noted_once_and_exactly(state: State, tmp_path: Path) -> None:
@@ -142,7 +170,8 @@ def test_the_folder_is_its_users_own(state: State, tmp_path: Path) -> None:
 
 def test_threads_share_it(state: State) -> None:
     state.begin_seed(SEED, [(str(n), "") for n in range(40)])
-    threads = [threading.Thread(target=state.finish_chunks, args=("books", [n], 10)) for n in range(40)]
+    chunks = state.chunks_left("books")[:40]
+    threads = [threading.Thread(target=state.finish_chunks, args=(SEED, [chunk], 10)) for chunk in chunks]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -153,10 +182,11 @@ def test_threads_share_it(state: State) -> None:
 
 def test_a_write_that_fails_changes_nothing(state: State) -> None:
     state.begin_seed(SEED, CUTS)
+    chunks = state.chunks_left("books")
     with pytest.raises(DiskError, match="could not be written"):
-        state.finish_chunks("books", [0, object()], 1)  # type: ignore[list-item]
+        state.finish_chunks(SEED, [chunks[0], Chunk(object(), None, None)], 1)  # type: ignore[arg-type]
     assert len(state.chunks_left("books")) == 4
-    state.finish_chunks("books", [0], 1)  # and it goes on
+    state.finish_chunks(SEED, chunks[:1], 1)  # and it goes on
     assert len(state.chunks_left("books")) == 3
 
 

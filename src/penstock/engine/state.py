@@ -153,16 +153,35 @@ class State:
         rows = self._read("SELECT number, first, last FROM chunk WHERE name = ? AND NOT done ORDER BY number", index)
         return [Chunk(number, _key(first), _key(last)) for number, first, last in rows]
 
-    def finish_chunks(self, index: str, numbers: Iterable[int], documents: int) -> None:
-        """These chunks are durable in every sink of the seed."""
+    def finish_chunks(self, seed: Seed, chunks: Iterable[Chunk], documents: int) -> None:
+        """These chunks are durable in every sink of the seed. Nothing is noted where another took its place.
+
+        A seed that was begun again at the same version may be cut elsewhere: what counts is the range.
+        """
+        version = str(seed.version)
+        rows = [(seed.index, one.number, _text(one.after), _text(one.upto), version) for one in chunks]
         self._write(
-            ("UPDATE chunk SET done = 1 WHERE name = ? AND number = ?", [(index, number) for number in numbers]),
-            ("UPDATE seed SET documents = documents + ? WHERE name = ?", [(documents, index)]),
+            (
+                "UPDATE chunk SET done = 1 WHERE name = ?1 AND number = ?2 AND first IS ?3 AND last IS ?4"
+                " AND EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND version = ?5)",
+                rows,
+            ),
+            (
+                "UPDATE seed SET documents = documents + ? WHERE name = ? AND version = ?",
+                [(documents, seed.index, version)],
+            ),
         )
 
-    def end_seed(self, index: str) -> None:
-        """The seed is complete, or no longer wanted."""
-        self._write(*((f"DELETE FROM {table} WHERE name = ?", [(index,)]) for table in ("seed", "chunk", "gone")))
+    def end_seed(self, seed: Seed) -> bool:
+        """The seed is complete; False where another took its place meanwhile, which stays."""
+        if (found := self.seed(seed.index)) is None or found.version != seed.version:
+            return False
+        mine = "EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND version = ?2)"
+        row = (seed.index, str(seed.version))
+        self._write(
+            *((f"DELETE FROM {table} WHERE name = ?1 AND {mine}", [row]) for table in ("gone", "chunk", "seed"))
+        )
+        return self.seed(seed.index) is None
 
     def note_gone(self, index: str, keys: Iterable[Key]) -> None:
         """Keys of documents that live deleted while their index is seeded."""
@@ -198,6 +217,10 @@ class State:
         rows = [(name, identities[name], epoch) for name, epoch in epochs.items()]
         self._write(("DELETE FROM kept WHERE ?", [(1,)]), ("INSERT INTO kept VALUES (?, ?, ?)", rows))
         return epochs
+
+
+def _text(key: Key | None) -> str | None:
+    return None if key is None else json.dumps(key)
 
 
 def _key(text: str | None) -> Key | None:

@@ -207,13 +207,18 @@ class Pipeline:
                 self.stop()
 
     def _ensure_seed(self, index: str, sinks: tuple[str, ...]) -> None:
-        """Go on with the seed that was under way, if it is the same one; else begin."""
-        if not sinks:
-            return
+        """Go on with the seed that was under way, where it fills these sinks; else begin, and fill its sinks, too."""
         found = self.state.seed(index)
-        if found is None or found.identity != self.plan.identities[index] or set(found.sinks) != set(sinks):
-            version = self.plan.confirmed()
-            self.state.begin_seed(Seed(index, self.plan.identities[index], sinks, version), self.plan.cuts(index))
+        if found is not None and found.identity != self.plan.identities[index]:
+            self.state.end_seed(found)
+            found = None
+        held = {sink.name for sink in self.plan.parts.sinks[index]}
+        others = held.intersection(found.sinks) if found else set()
+        if not sinks or (found and set(sinks) <= set(found.sinks) <= held):
+            return
+        version = max(self.plan.confirmed(), found.version if found else Lsn.ZERO)
+        names = tuple(sorted(others.union(sinks)))
+        self.state.begin_seed(Seed(index, self.plan.identities[index], names, version), self.plan.cuts(index))
 
     def _seed_once(self, index: str) -> bool:
         """One seed of the index to its end; False where there is none to do."""
@@ -232,7 +237,7 @@ class Pipeline:
             if now is None or now.version != seed.version:
                 return True  # another seed took its place
             documents = tally.written.get(index, 0)
-            self.state.finish_chunks(index, [chunk.number for chunk in wave], documents)
+            self.state.finish_chunks(seed, wave, documents)
             self.report.seeded(index, len(wave), documents)
         if self._stopping.is_set():
             return False
@@ -262,8 +267,8 @@ class Pipeline:
         self._judge(self._retrying(lambda: batch.delivered(parts, chunks, version)))
         for sink in sinks:
             sink.complete(seed.index, seed.version)
-        self.state.end_seed(seed.index)
-        log.info("index %s is seeded: %d documents", seed.index, seed.documents)
+        if self.state.end_seed(seed):
+            log.info("index %s is seeded: %d documents", seed.index, self.report.indexes[seed.index].seeded)
 
     def _retrying(self, act: Callable[[], Tally]) -> Tally:
         """Do it; passing trouble is waited out."""
