@@ -1,7 +1,7 @@
 """`penstock run`, put together: what has to be so at the start, then a pipeline from a deployment.
 
-The order at the start: what the schemas ask of the database is checked; identities are set where that is allowed; the
-sinks are opened; then the stream makes the publication and the slot, and seeds begin. Guarantees: whatever is wrong is
+The order at the start: what the schemas ask of the database is checked; identities are set and tables published where
+that is allowed; the sinks are opened; then the stream makes the slot, and seeds begin. Guarantees: whatever is wrong is
 told before anything is changed; a secret that stands in the file reaches tasks of this machine by the environment only,
 and those of another machine not at all.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.app import source_rules
+from penstock.app import build_capture, source_rules
 from penstock.app.parts import open_builder, open_parts
 from penstock.config.connection import connection_settings
 from penstock.config.secrets import Secret
@@ -32,8 +32,8 @@ from penstock.engine.batch import Parts
 from penstock.engine.report import IndexReport, Report
 from penstock.engine.state import State
 from penstock.errors import ConfigError, UnavailableError
-from penstock.model import Lsn
-from penstock.postgres import replication, slot
+from penstock.model import Lsn, ReplicationConfig
+from penstock.postgres import publication, replication, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Prepared:
 
 
 def prepare(deployment: Deployment) -> Prepared:
-    """Check, and open what is needed. Changes nothing but replica identities, and those only where that is allowed."""
+    """Check, and open what is needed. Changes replica identities and the publication, where that is allowed."""
     if not deployment.enabled:
         raise ConfigError("no index is enabled", hint="Add an [[index]] to the file, or enable one.")
     settings = connection_settings(deployment)
@@ -83,10 +83,11 @@ def prepare(deployment: Deployment) -> Prepared:
     bound = SourceSpec(report.bound or schemas)
     with replication.connect(settings) as client:
         system_id = client.system.system_id
-    with open_sql(settings) as connection:
-        found = slot.inspect(connection, deployment.source.slot)
     state = State(Path(deployment.locate(deployment.state)))
     _become_the_one(state, deployment)
+    _publish(settings, deployment, bound)
+    with open_sql(settings) as connection:
+        found = slot.inspect(connection, deployment.source.slot)
     hashes = {schema.index: fingerprint(schema) for schema in bound.schemas}
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     epochs = state.keep({index: f"{where} {code}" for index, code in hashes.items()}, anew=found is None)
@@ -94,6 +95,16 @@ def prepare(deployment: Deployment) -> Prepared:
     builder = open_builder(deployment)
     parts = open_parts(deployment, sources, [sink.name for sink in deployment.sinks], builder)
     return Prepared(deployment, settings, bound, state, builder, parts, sources, found is None)
+
+
+def _publish(settings: ConnectionSettings, deployment: Deployment, bound: SourceSpec) -> None:
+    """Before any seed: a table published later would have changes that are neither in the seed nor in the stream."""
+    source = deployment.source
+    with open_sql(settings) as connection:
+        if slot.inspect(connection, source.slot):
+            publication.require(connection, source.publication, source.slot, bound.all_tables)
+    capture = build_capture(settings, ReplicationConfig(source.slot, source.publication))
+    capture.with_publication_management(set(bound.all_tables), source.manage_publication).require_coverage()
 
 
 def _become_the_one(state: State, deployment: Deployment) -> None:
