@@ -39,17 +39,17 @@ def differences(expected: Mapping[str, Fields], found: Mapping[str, Fields]) -> 
     missing, extra = expected.keys() - found.keys(), found.keys() - expected.keys()
     other = [id for id in expected.keys() & found.keys() if expected[id] != found[id]]
     if missing:
-        yield f"{len(missing)} documents are missing: {_some(missing)}"
+        yield f"documents that are missing: {len(missing)} ({_some(missing)})"
     if extra:
-        yield f"{len(extra)} documents should not be there: {_some(extra)}"
+        yield f"documents that should not be there: {len(extra)} ({_some(extra)})"
     if other:
-        named = [f"{id} ({', '.join(_unequal(expected[id], found[id]))})" for id in sorted(other)[:_NAMED]]
-        yield f"{len(other)} documents differ: {', '.join(named)}{', …' if len(other) > _NAMED else ''}"
+        fields = sorted({name for id in other for name in _unequal(expected[id], found[id])})
+        yield f"documents that differ: {len(other)} ({_some(other)}) in {', '.join(fields)}"
 
 
 def _some(ids: Iterable[str]) -> str:
-    first, *more = (", ".join(sorted(ids)[:_NAMED]), *sorted(ids)[_NAMED:])
-    return first + (", …" if more else "")
+    named = sorted(ids)
+    return ", ".join(named[:_NAMED]) + (", …" if len(named) > _NAMED else "")
 
 
 def _unequal(one: Fields, other: Fields) -> list[str]:
