@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -119,15 +118,16 @@ def test_versions_of_rejections_are_positions_again() -> None:
 
 def test_a_task_of_a_seed_writes_its_ranges_with_the_seeds_version() -> None:
     sink = MemorySink()
-    chunks = [Chunk(0, None, ("b",)), Chunk(1, ("b",), None)]
-    dealt = pa.record_batch([[pickle.dumps(chunk) for chunk in chunks]], names=["chunk"])
-    said = list(spread._seed(opener(parts([], sink, rows="abcd")), "books", Lsn(33), iter([dealt])))
+    shares = [[Chunk(0, None, ("b",)), Chunk(2, ("d",), None)], [Chunk(1, ("b",), ("d",))]]
+    numbers = pa.record_batch([[0]], names=["id"])
+    said = list(spread._seed(opener(parts([], sink, rows="abcdef")), "books", Lsn(33), shares, iter([numbers])))
     assert spread._gathered(Frame(*said)).written == {"books": 4}  # type: ignore[arg-type]
+    assert sorted(one for _, one in sink.held) == ["a", "b", "e", "f"]
     assert {version for version, _ in sink.held.values()} == {Lsn(33)}
 
 
 def test_a_task_of_a_seed_without_ranges_does_nothing() -> None:
-    assert list(spread._seed(Opener(lambda: parts([]), (), "none"), "books", Lsn(1), iter([]))) == []
+    assert list(spread._seed(Opener(lambda: parts([]), (), "none"), "books", Lsn(1), [], iter([]))) == []
 
 
 def test_a_process_opens_a_deployments_parts_once() -> None:

@@ -9,13 +9,10 @@ somebody's to mend. Deliberately not: what is done with a batch (`engine`), or w
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-from pyspark.errors import StreamingQueryException
 
 from penstock.contracts import Extent, Key, Sink
 from penstock.engine import batch
@@ -23,9 +20,9 @@ from penstock.engine.batch import Parts, Tally
 from penstock.engine.policy import Backoff, judge
 from penstock.engine.report import Report
 from penstock.engine.state import Chunk, Seed, State
-from penstock.errors import PenstockError, RetryableError, UnavailableError
+from penstock.errors import RetryableError, UnavailableError
 from penstock.model import Lsn
-from penstock.spark import direct, spread
+from penstock.spark import direct, failures, spread
 from penstock.spark.spread import Opener
 
 if TYPE_CHECKING:
@@ -37,10 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Chunks of a seed that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
-_WAVE = 32
+_WAVE = 64
 _KEYS_AT_ONCE = 1000
-# How Spark tells of an error of ours in the reader's process.
-_OURS = re.compile(r"penstock\.(?:errors|engine\.policy)\.(\w+): ([^\n]*)")
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ class Pipeline:
         """Wait until the query ends, or end it between two batches."""
         while not self._stopping.wait(0.2):
             if not query.isActive:
-                self._failure = self._failure or _told(query.exception())
+                self._failure = self._failure or failures.told(query.exception())
                 return
         with self._idle:
             pass  # the batch under way is done; the next one is not begun
@@ -281,20 +276,3 @@ class Pipeline:
                 log.warning("seeding waits for %.1f s: %s", wait_s, error)
                 if self._stopping.wait(wait_s):
                     raise
-
-
-def _told(error: StreamingQueryException | None) -> BaseException:
-    """What ended a query, as an error of ours where Spark's text names one."""
-    if error is None:
-        return RetryableError("the stream ended by itself")
-    found = _OURS.search(str(error))
-    if not found:
-        return RetryableError(f"Spark ended the stream: {str(error).splitlines()[0][:300]}")
-    name, message = found.groups()
-    kind = next((kind for kind in _subclasses(PenstockError) if kind.__name__ == name), RetryableError)
-    hint = str(error).partition(message)[2].lstrip("\n").partition("\n")[0]
-    return kind(message, hint=hint)
-
-
-def _subclasses(kind: type[PenstockError]) -> list[type[PenstockError]]:
-    return [kind, *(below for one in kind.__subclasses__() for below in _subclasses(one))]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from penstock.contracts import Extent, Key, Rejection
 from penstock.engine.batch import Parts, Tally, delivered, resolved, seeded, settle
 from penstock.engine.state import Chunk
 from penstock.model import Lsn
+from penstock.spark.failures import telling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +76,8 @@ class Resolved:
 def resolve(changes: DataFrame, opener: Opener) -> Resolved:
     """Settle and resolve a batch; on return every task has."""
     frame = changes.mapInArrow(functools.partial(_resolve, opener), _RESOLVED_SQL).persist()
-    heads = frame.filter("key IS NULL").toArrow()
+    with telling():
+        heads = frame.filter("key IS NULL").toArrow()
     found = Resolved(frame)
     for row in heads.to_pylist():
         found.version = Lsn(max(found.version, row["lsn"] or 0))
@@ -108,9 +109,11 @@ def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
 
 
 def seed(spark: Session, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn) -> Tally:
-    """Build and write some chunks of an index, in the tasks."""
-    dealt = spark.createDataFrame([(pickle.dumps(chunk),) for chunk in chunks], "chunk binary").repartition(len(chunks))
-    return _gathered(dealt.mapInArrow(functools.partial(_seed, opener, index, version), _TALLY_SQL))
+    """Build and write some chunks of an index, in the tasks: one for each core, so that each keeps some in flight."""
+    tasks = min(len(chunks), spark.sparkContext.defaultParallelism)
+    shares = [chunks[at::tasks] for at in range(tasks)]
+    numbers = spark.range(0, tasks, 1, tasks)
+    return _gathered(numbers.mapInArrow(functools.partial(_seed, opener, index, version, shares), _TALLY_SQL))
 
 
 def _resolve(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -158,10 +161,12 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]
     yield from waiting.items()
 
 
-def _seed(opener: Opener, index: str, version: Lsn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    chunks: list[Chunk] = [pickle.loads(one) for batch in batches for one in batch.column(0).to_pylist()]
-    if chunks:
-        yield _told(seeded(opener.parts(), index, [(chunk.after, chunk.upto) for chunk in chunks], version))
+def _seed(
+    opener: Opener, index: str, version: Lsn, shares: Sequence[Sequence[Chunk]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
+        ranges = [(chunk.after, chunk.upto) for chunk in shares[number]]
+        yield _told(seeded(opener.parts(), index, ranges, version))
 
 
 def _told(tally: Tally) -> pa.RecordBatch:
@@ -171,7 +176,9 @@ def _told(tally: Tally) -> pa.RecordBatch:
 
 def _gathered(frame: DataFrame) -> Tally:
     total = Tally()
-    for one in frame.toArrow()["tally"].to_pylist():
+    with telling():
+        tallies = frame.toArrow()["tally"].to_pylist()
+    for one in tallies:
         said = json.loads(one)
         rejected = [
             (sink, Rejection(index, key, Lsn(version), why)) for sink, index, key, version, why in said.pop("rejected")

@@ -1,0 +1,55 @@
+"""Errors of ours that come back through Spark: raised in a task or a reader, they arrive as a text inside another one.
+
+Guarantee: what Spark tells is one of our errors again, of the same kind, with its message and hint, so that passing
+trouble is waited out and the rest is told. What names none of ours (a task that was killed, an executor that is gone)
+is passing trouble.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from penstock.errors import PenstockError, RetryableError
+
+_OURS = re.compile(r"penstock\.(?:errors|engine\.policy)\.(\w+): ([^\n]*)")
+
+
+def told(error: BaseException | None) -> PenstockError:
+    """What ended a query or a job, as an error of ours."""
+    if error is None:
+        return RetryableError("the stream ended by itself")
+    found = _OURS.search(str(error))
+    if not found:
+        first = str(error).strip().partition("\n")[0][:300]
+        return RetryableError(f"Spark ended its work: {first or type(error).__name__}")
+    name, message = found.groups()
+    kind = next((kind for kind in _subclasses(PenstockError) if kind.__name__ == name), RetryableError)
+    return kind(message, hint=_hint(str(error).partition(message)[2]))
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """A job of Spark's: what its tasks raised is raised here."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise told(error) from error
+
+
+def _hint(rest: str) -> str:
+    """The line below a message, unless Spark goes on there."""
+    line = rest.lstrip("\n").partition("\n")[0].strip()
+    return (
+        ""
+        if re.match(r"at |SQLSTATE|JVM stacktrace|Driver stacktrace|===|\tat |During handling|The above", line)
+        else line
+    )
+
+
+def _subclasses(kind: type[PenstockError]) -> list[type[PenstockError]]:
+    return [kind, *(below for one in kind.__subclasses__() for below in _subclasses(one))]

@@ -1,0 +1,51 @@
+"""Errors of ours, back from Spark: the same kind, the same words."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from penstock.engine.policy import RejectedError
+from penstock.errors import ConfigError, OperatorError, RetryableError, UnavailableError
+from penstock.spark.failures import telling, told
+
+WORKER = """Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0:
+ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "batch.py", line 100, in delivered
+    raise error
+{error}
+
+	at org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:900)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message", "hint"),
+    [
+        ("penstock.errors.UnavailableError: it is away\nCheck it.", UnavailableError, "it is away", "Check it."),
+        ("penstock.errors.ConfigError: no such index", ConfigError, "no such index", ""),
+        ("penstock.errors.DiskError: full\nFree some.", OperatorError, "full", "Free some."),
+        ("penstock.engine.policy.RejectedError: rejected\nMend it.", RejectedError, "rejected", "Mend it."),
+    ],
+)  # fmt: skip
+def test_what_a_task_raised_is_raised(text: str, kind: type[Exception], message: str, hint: str) -> None:
+    """E82: an outage of the sink in a task is waited out; what somebody has to mend is told."""
+    with pytest.raises(kind) as found, telling():
+        raise PySparkException(WORKER.format(error=text))
+    assert (found.value.message, found.value.hint) == (message, hint)  # type: ignore[attr-defined]
+
+
+def test_a_task_that_was_killed_is_passing_trouble() -> None:
+    """E87: a lost executor says nothing of ours."""
+    with pytest.raises(RetryableError, match="Spark ended its work: Job aborted") as found, telling():
+        raise PySparkException("Job aborted: ExecutorLostFailure\n\tat org.apache.spark")
+    assert "\n" not in found.value.message
+
+
+def test_what_is_not_sparks_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError), telling():
+        _ = 1 / 0
+
+
+def test_a_stream_that_ended_without_a_word_is_passing_trouble() -> None:
+    assert isinstance(told(None), RetryableError)
