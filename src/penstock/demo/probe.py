@@ -21,7 +21,7 @@ from penstock.sinks.local_search import LocalReader
 
 _EVERY_S = 0.25
 _LOOK_S = 0.001
-_GIVE_UP_S = 10.0
+_GIVE_UP_S = 30.0
 _SAMPLES = 1000
 _VISIT = f"UPDATE users SET visits = visits + 1 WHERE id = {OWNER} RETURNING visits"
 
@@ -34,6 +34,7 @@ class Probe:
         self._path = path
         self._latencies_ms: deque[float] = deque(maxlen=_SAMPLES)
         self._stop = threading.Event()
+        self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="penstock-demo-probe", daemon=True)
 
     def start(self) -> None:
@@ -41,8 +42,12 @@ class Probe:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; nothing is written afterwards. Any number of times."""
-        self._stop.set()
+        """Nothing is written afterwards; a measurement under way goes on. Any number of times."""
+        with self._writing:
+            self._stop.set()
+
+    def join(self) -> None:
+        """Wait for the measurement under way, if there is one."""
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -62,9 +67,12 @@ class Probe:
 
     def _measure(self, reader: LocalReader, connection: Any) -> None:
         while not self._stop.wait(_EVERY_S):
-            ((visits,),) = connection.execute(_VISIT).fetchall()
+            with self._writing:
+                if self._stop.is_set():
+                    return
+                ((visits,),) = connection.execute(_VISIT).fetchall()
             committed = time.perf_counter()
-            while time.perf_counter() < committed + _GIVE_UP_S and not self._stop.is_set():
+            while time.perf_counter() < committed + _GIVE_UP_S:
                 body = reader.document("users", str(OWNER))
                 if body and json.loads(body)["visits"] >= visits:
                     self._latencies_ms.append((time.perf_counter() - committed) * 1000)

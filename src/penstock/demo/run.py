@@ -6,6 +6,7 @@ on every document, compared with SQL that was written by hand, and on no kind of
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -92,13 +93,11 @@ class _Performance:
                 self._workload.start()
                 self._probe.start()
                 self._follow(connection)
+                self._close_shop()
+                figures, faults = self._drained(connection)
             finally:
-                self._workload.stop()
-                self._workload.join()
-                self._probe.stop()
-            self._raise_failures()
-            self._view.say("The shop is closed. Waiting for the indexes.")
-            figures, faults = self._drained(connection)
+                self._close_shop()
+                self._probe.join()
         return self._judge(figures, faults)
 
     def _started(self, connection: Any) -> bool:
@@ -111,14 +110,23 @@ class _Performance:
         return False
 
     def _follow(self, connection: Any) -> None:
-        """Show how it goes until the time is over, somebody ends it, or something fails."""
-        limit = self._request.seconds
-        deadline = None if limit is None else time.monotonic() + limit
-        while deadline is None or time.monotonic() < deadline:
+        """Show how it goes until its time is over (from when the indexes are live), somebody ends it, or it fails."""
+        limit = math.inf if self._request.seconds is None else self._request.seconds
+        deadline, live = time.monotonic() + _START_S + limit, False
+        while time.monotonic() < deadline:
             self._raise_failures()
-            self._view.show(self._watch.look(connection))
+            figures = self._watch.look(connection)
+            self._view.show(figures)
+            if not live and figures.is_live and figures.position:
+                deadline, live = time.monotonic() + limit, True
             if self._request.stop.wait(_LOOK_S):
                 return
+
+    def _close_shop(self) -> None:
+        """Nothing is written afterwards."""
+        self._probe.stop()
+        self._workload.stop()
+        self._workload.join()
 
     def _raise_failures(self) -> None:
         self._deployment.require_running()
@@ -127,6 +135,7 @@ class _Performance:
 
     def _drained(self, connection: Any) -> tuple[Figures, list[str]]:
         """Wait until everything written is in the indexes; the last figures, and whether that took too long."""
+        self._view.say("The shop is closed. Waiting for the indexes.")
         ((written,),) = connection.execute(_WRITTEN).fetchall()
         deadline = time.monotonic() + _DRAIN_S
         while True:
