@@ -16,7 +16,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
-demo: .venv/demo.stamp  ## an embedded Postgres, a small workload, its changes live (DEMO_SECONDS ends it by itself)
+demo: .venv/demo.stamp  ## an embedded Postgres, a busy shop, three search indexes that follow it (DEMO_SECONDS ends it by itself)
 	@$(BIN)/penstock demo
 
 # One after the other, so that each has the machine to itself, and each with its duration.
