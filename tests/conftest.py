@@ -21,4 +21,5 @@ pytest_plugins = [
     "tests.fixtures.followers",
     "tests.fixtures.documents.arena",
     "tests.fixtures.stories",
+    "tests.fixtures.pipelines",
 ]

@@ -1,0 +1,1 @@
+"""Tests of the whole: a real database, `penstock run` in a process of its own, real sinks."""
