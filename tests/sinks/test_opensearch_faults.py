@@ -314,7 +314,7 @@ def test_what_somebody_has_to_mend_is_not_tried_again(
 def test_who_we_are_is_said_with_each_request_and_shown_nowhere(
     faulty: Callable[..., Faulty], opened: Opened, settings: dict[str, str], header: str
 ) -> None:
-    """E103: neither in a repr nor in an error."""
+    """Neither in a repr nor in an error."""
     between = faulty()
     sink = opened(between.url, **settings, max_retries=0)
     between.faults += [401]
@@ -334,7 +334,7 @@ def test_a_user_in_the_url_is_used(faulty: Callable[..., Faulty], opened: Opened
 def test_tls_is_checked_unless_told_otherwise(
     node: Node, faulty: Callable[..., Faulty], opened: Opened, certificates: Certificates
 ) -> None:
-    """E111: an unknown authority is refused in a sentence; `ca_cert` names it; `tls_verify = false` looks away."""
+    """An unknown authority is refused in a sentence; `ca_cert` names it; `tls_verify = false` looks away."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificates.good.configure_cert(context)
     between = faulty(tls=context)
