@@ -151,6 +151,39 @@ def test_a_row_of_a_snapshot_equals_the_same_row_of_the_stream(every_type: Publi
         assert list(map(repr, batch[name].to_pylist())) == list(map(repr, one.to_pylist())), name
 
 
+def test_both_forms_of_copy_give_the_same_values(every_type: Published) -> None:
+    """E4, E104: a column by itself travels in its binary form or as text beside one that does; all together as text."""
+    fill(every_type)
+    (together,) = read(every_type.database, "many", 1)
+    for name in together.schema.names[1:]:
+        (alone,) = read(every_type.database, "many", 1, columns=("id", name))
+        assert alone[name].type == together[name].type
+        assert list(map(repr, alone[name].to_pylist())) == list(map(repr, together[name].to_pylist())), name
+
+
+def test_a_numeric_has_every_digit_whatever_its_precision_and_scale(database: Database) -> None:
+    """E4"""
+    kinds = ["15,0", "15,15", "15,7", "12,2", "9,4", "5,1", "1,1", "16,2", "18,18"]
+    columns = ", ".join(f"c{at} numeric({kind})" for at, kind in enumerate(kinds))
+    database.execute(f"CREATE TABLE digits (id int PRIMARY KEY, {columns})")
+    for sign in ("", "-"):
+        for digit in "0159":
+            row = ", ".join(f"{sign}{_nines(kind, digit)}" for kind in kinds)
+            database.execute(f"INSERT INTO digits SELECT count(*), {row} FROM digits")
+    database.execute(f"INSERT INTO digits VALUES (100, {', '.join(['NULL'] * len(kinds))})")
+    (found,) = read(database, "digits", 1)
+    for at in range(len(kinds)):
+        texts = [text for (text,) in database.execute(f"SELECT c{at}::text FROM digits ORDER BY id")]
+        assert [None if one is None else f"{one:f}" for one in found[f"c{at}"].to_pylist()] == texts
+
+
+def _nines(kind: str, digit: str) -> str:
+    """A number of a numeric's every digit, but with one of another kind in the middle and at the end."""
+    precision, scale = map(int, kind.split(","))
+    digits = ("9" * (precision // 2) + digit).ljust(precision, "0")[: precision - 1] + digit
+    return f"{digits[: precision - scale] or '0'}.{digits[precision - scale :] or '0'}"
+
+
 def test_a_value_that_its_type_cannot_hold_is_an_error_or_null(database: Database) -> None:
     """E104"""
     database.execute("CREATE TABLE odd (id int PRIMARY KEY, d date, n numeric(5,2), s timestamptz)")
@@ -165,6 +198,11 @@ def test_a_value_that_its_type_cannot_hold_is_an_error_or_null(database: Databas
     assert batch.column("d").is_valid().to_pylist() == [False, True]
     assert batch.column("n").is_valid().to_pylist() == [False, True]
     assert batch.column("s").is_valid().to_pylist() == [False, True]
+    outside = ["-infinity", "infinity", "0001-12-31 BC", "10000-01-01", "4714-11-24 BC"]
+    for at, text in enumerate(outside):
+        database.execute("INSERT INTO odd VALUES (%s, %s, NULL, %s)", 3 + at, text, text)
+    (batch,) = snapshot.read_part(resolve(database.url), selection, part, unrepresentable="null")
+    assert batch.column("d").null_count == batch.column("s").null_count == 1 + len(outside)
 
 
 def test_an_empty_table_completes_at_once_and_has_its_types(database: Database) -> None:

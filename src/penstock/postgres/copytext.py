@@ -26,7 +26,7 @@ _MEANING: Final = np.arange(256, dtype=np.uint8)
 _MEANING[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 
 
-def columns(block: bytes, count: int) -> list[pa.Array[Any]]:
+def columns(block: bytes | bytearray, count: int) -> list[pa.Array[Any]]:
     """The fields of a block of whole lines, as `count` arrays of bytes; a field of `\\N` is null."""
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data - _TAB <= _LINE_FEED - _TAB)  # in eight bits what is smaller than a tab is far above
@@ -53,7 +53,7 @@ def _nulls(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints) -> Mask:
     return null
 
 
-def _every_field(block: bytes, starts: Ints, ends: Ints, null: Mask | None) -> pa.Array[Any]:
+def _every_field(block: bytes | bytearray, starts: Ints, ends: Ints, null: Mask | None) -> pa.Array[Any]:
     """An array over the block itself, without a copy: fields at even places, what parts them at odd ones."""
     bounds = np.empty(2 * len(starts) + 1, np.int32)  # a line has less than 1 GB, and a block little more
     bounds[0:-1:2] = starts

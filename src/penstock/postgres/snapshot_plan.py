@@ -12,7 +12,7 @@ the parts together hold every row once. Nothing is written. Deliberately not: re
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,9 +72,9 @@ class Selection:
         """The Arrow schema of its rows."""
         return pa.schema([pa.field(c.name, values.arrow_type(c.type_oid, c.typmod)) for c in self.columns])
 
-    def statement(self, part: Range) -> str:
-        """A query for the rows of one part."""
-        listed = ", ".join(quote(column.name) for column in self.columns)
+    def statement(self, part: Range, form: Callable[[ColumnInfo], str] = lambda column: quote(column.name)) -> str:
+        """A query for the rows of one part, with columns in a form."""
+        listed = ", ".join(map(form, self.columns))
         return f"SELECT {listed} FROM {self.table.sql} WHERE {' AND '.join([part.condition(), *self.conditions])}"
 
 
