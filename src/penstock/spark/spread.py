@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 # How many keys a task takes at once.
 _CHUNK_KEYS = 1000
-_RESOLVED = pa.schema([("index", pa.string()), ("key", pa.string()), ("extent", pa.int32()), ("lsn", pa.int64())])
-_RESOLVED_SQL = "index string, key string, extent int, lsn bigint"
+# A row with a key is one to build. Those without are for the driver: `number` is what a TRUNCATE means for the index,
+# or, without an index, how many changes there were.
+_RESOLVED = pa.schema([("index", pa.string()), ("key", pa.string()), ("number", pa.int32()), ("lsn", pa.int64())])
+_RESOLVED_SQL = "index string, key string, number int, lsn bigint"
 _TALLY_SQL = "tally binary"
 
 
@@ -66,6 +68,7 @@ class Resolved:
 
     frame: DataFrame
     version: Lsn = Lsn.ZERO
+    changes: int = 0
     extents: dict[str, Extent] = field(default_factory=dict)
 
     def release(self) -> None:
@@ -81,8 +84,10 @@ def resolve(changes: DataFrame, opener: Opener) -> Resolved:
     found = Resolved(frame)
     for row in heads.to_pylist():
         found.version = Lsn(max(found.version, row["lsn"] or 0))
-        if row["index"] is not None:
-            extent = Extent(row["extent"])
+        if row["index"] is None:
+            found.changes += row["number"]
+        else:
+            extent = Extent(row["number"])
             found.extents[row["index"]] = max(found.extents.get(row["index"], Extent.NONE), extent)
     return found
 
@@ -123,22 +128,19 @@ def _resolve(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
         parts = opener.parts()
         settle(parts, changes)
         lsn = pc.max(changes.column("_commit_lsn")).as_py()
-        heads = [(index, parts.builder.truncated(index, changes)) for index in parts.indexes]
-        rows: list[tuple[str | None, int]] = [(index, extent) for index, extent in heads if extent is not Extent.NONE]
-        rows = rows or [(None, 0)]
-        yield _rows([index for index, _ in rows], None, [extent for _, extent in rows], lsn)
+        extents = [(index, parts.builder.truncated(index, changes)) for index in parts.indexes]
+        heads = [(None, changes.num_rows), *((index, one) for index, one in extents if one is not Extent.NONE)]
+        yield _rows([index for index, _ in heads], None, [number for _, number in heads], lsn)
         for index, keys in resolved(parts, changes):
             yield _rows([index] * len(keys), [json.dumps(key) for key in keys], [0] * len(keys), lsn)
 
 
-def _rows(
-    indexes: list[str | None] | list[str], keys: list[str] | None, extents: list[int], lsn: int
-) -> pa.RecordBatch:
+def _rows(indexes: Sequence[str | None], keys: list[str] | None, numbers: list[int], lsn: int) -> pa.RecordBatch:
     count = len(indexes)
     columns = [
         pa.array(indexes, pa.string()),
         pa.nulls(count, pa.string()) if keys is None else pa.array(keys, pa.string()),
-        pa.array(extents, pa.int32()),
+        pa.array(numbers, pa.int32()),
         pa.array([lsn] * count, pa.int64()),
     ]
     return pa.record_batch(columns, schema=_RESOLVED)
