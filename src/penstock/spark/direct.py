@@ -24,7 +24,9 @@ from penstock.model import Lsn
 
 log = logging.getLogger(__name__)
 
-MAX_ROWS = 20_000
+# What is handed over at once: a few megabytes. Up to there the driver, with some documents in flight, keeps a sink as
+# busy as tasks would, and Spark's jobs are what costs.
+MAX_ROWS = 100_000
 _PATIENCE_S = 10.0
 
 
