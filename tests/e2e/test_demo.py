@@ -63,7 +63,7 @@ def test_ctrl_c_ends_it_with_the_same_comparison_and_a_search_works_meanwhile(tm
         assert tried() == [f"penstock search products 'oak lamp' --config {folder}"]
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.send_signal(signal.SIGINT)
-        assert demo.process.wait(PATIENCE_S) == 0, demo.err
+        assert demo.process.wait(PATIENCE_S) == 0, demo.err + "".join(demo.lines[-12:])
         assert demo.lines[-1].startswith("Equal: ")
         assert demo.err == ""
     wait_until(lambda: not any(child.is_running() for child in children), 30, "its processes to end")

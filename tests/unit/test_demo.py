@@ -29,6 +29,7 @@ def test_the_opening_holds_every_kind_of_change() -> None:
     assert {statement.deed for statement in kept} == set(Deed)
     assert {statement.table for statement in kept if statement.deed is Deed.MOVE} == {"items", "orders", "reviews"}
     assert any(one.rolled_back for one in opening)
+    assert shop._gone, "a product is gone and stays so"
     assert opening[-1].statements[0].deed is Deed.TRUNCATE, "the last of them"
 
 

@@ -281,7 +281,8 @@ class Shop:
         return _done(Deed.UPDATE, PRODUCTS, "UPDATE products SET discontinued = true WHERE id = %s", product)
 
     def _bring_back(self) -> Transaction:
-        if not self._gone:
+        """All but one come back: however short the run, a document has gone."""
+        if len(self._gone) < 2:
             return self._offer()
         product = self._gone.pop(self.rng.randrange(len(self._gone)))
         self._products.append(product)
