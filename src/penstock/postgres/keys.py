@@ -7,6 +7,7 @@ row for each change, in order; no Python runs per row.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,9 +33,14 @@ SCHEMA = pa.schema(
         pa.field("_seq", pa.int64(), nullable=False),
     ]
 )
-_OPS = pa.array([Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value, Op.TRUNCATE.value], pa.string())
 _NUMBER = np.zeros(256, np.int64)
 _NUMBER[[INSERT, UPDATE, DELETE]] = 0, 1, 2
+
+
+@functools.cache
+def _ops() -> Any:
+    """The words by number. Made when they are needed: with its first array Arrow loads pandas where there is one."""
+    return pa.array([Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value, Op.TRUNCATE.value], pa.string())
 
 
 def key_batch(changes: Changes, wanted: Wanted) -> pa.RecordBatch:
@@ -45,7 +51,7 @@ def key_batch(changes: Changes, wanted: Wanted) -> pa.RecordBatch:
         count = len(changes.rows)
         tables = pa.array([str(relation.table) for relation in changes.rows.relations], pa.string())
         nothing = pa.nulls(count, MAP)
-        ops = _OPS.take(pa.array(np.full(count, 3)))
+        ops = _ops().take(pa.array(np.full(count, 3)))
         return pa.record_batch([tables, ops, nothing, nothing, *numbers], schema=SCHEMA)
     parts = [_contents(rows) for rows in split(changes.rows, wanted)]
     columns = [pa.concat_arrays([part[i] for part in parts]) for i in range(4)]
@@ -64,7 +70,7 @@ def _contents(rows: TableRows) -> tuple[Any, Any, Any, Any, Ints]:
     sent = [i for i in every if rows.relation.identity == "f" or rows.relation.columns[rows.columns[i]].key]
     new = _scattered(_maps(rows, rows.new, every), rows.tags != DELETE)
     old = _scattered(_maps(rows, rows.old, sent), rows.has_old)
-    return table, _OPS.take(pa.array(_NUMBER[rows.tags])), new, old, rows.at
+    return table, _ops().take(pa.array(_NUMBER[rows.tags])), new, old, rows.at
 
 
 def _maps(rows: TableRows, tuples: Tuples, columns: Sequence[int]) -> pa.Array[Any]:

@@ -30,7 +30,6 @@ from penstock.postgres.values import arrow_type, to_arrow
 
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE, _TRUNCATE = range(5)
-_WORDS = pa.array(CHANGE_TYPES, pa.string())
 
 ADDED = pa.schema(
     [
@@ -188,7 +187,7 @@ def missing_names(missing: np.ndarray[tuple[int, int], np.dtype[np.bool_]], colu
 
 def _added(origins: Origins, at: Ints, kind: Ints, missing: pa.Array[Any]) -> list[pa.Array[Any]]:
     return [
-        _WORDS.take(pa.array(kind)),
+        pa.array(CHANGE_TYPES, pa.string()).take(pa.array(kind)),
         pa.array(origins.lsns[at]),
         pa.array(origins.ordinals[at]),
         pa.array(origins.xids[at]),
