@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import random
+from collections import Counter
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from penstock.demo.figures import Figures
+from penstock.demo.show import choose_view
 from penstock.demo.trade import Deed, Shop
 from penstock.demo.verdict import _fields, differences
+from penstock.model import Lsn
 
 
 def stocked(seed: int) -> tuple[Shop, list[object]]:
@@ -65,3 +72,36 @@ def test_of_many_differences_some_are_named() -> None:
     assert list(differences({}, many)) == ["documents that should not be there: 5 (0, 1, 2, …)"]
     (told,) = differences(many, {id: {"a": "2", "b": "1"} for id in many})
     assert told == "documents that differ: 5 (0, 1, 2, …) in a, b"
+
+
+def shown(terminal: bool, quiet: bool = False, phase: str = "live") -> str:
+    """What a view shows of some figures."""
+    one = {"phase": phase, "seeded": 1234, "written": 56, "deleted": 7}
+    figures = Figures(
+        {"users": one}, Lsn(1), 99, 12.3, 4567, 89.6, "the server is away", Counter({("orders", Deed.MOVE): 4321})
+    )
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    with choose_view(console, Path("/here"), quiet) as view:
+        view.say("It begins.")
+        view.show(figures)
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    return str(written)
+
+
+def test_a_terminal_shows_indexes_deeds_rates_trouble_and_what_to_try() -> None:
+    text = shown(terminal=True)
+    for part in ("It begins.", "1,234", "4,321", "12 changes/s", "90 ms", "4,567 bytes", "the server is away"):
+        assert part in text
+    assert "penstock search products 'oak lamp' --config /here" in text
+
+
+def test_elsewhere_a_line_holds_the_same_and_quiet_is_quiet() -> None:
+    first, *tries, line = shown(terminal=False).splitlines()
+    assert first == "It begins."
+    assert "  penstock status --config /here" in tries
+    index, rates, trouble = line.split("; ")
+    assert index == "users live: 1234 seeded, 56 written, 7 deleted"
+    assert rates == "12 changes/s, commit to searchable 90 ms (median), lag 4,567 bytes"
+    assert trouble == "trouble: the server is away"
+    assert "search" not in shown(terminal=False, phase="seeding").replace("searchable", "")
+    assert shown(terminal=False, quiet=True) == shown(terminal=True, quiet=True) == ""

@@ -99,7 +99,8 @@ class _Lines(_Nothing):
         if figures.indexes and time.monotonic() >= self._due:
             self._due = time.monotonic() + self._EVERY_S
             indexes = [_index(name, one) for name, one in figures.indexes.items()]
-            self._line("; ".join([*indexes, _rates(figures)]))
+            trouble = [f"trouble: {figures.trouble.splitlines()[0]}"] if figures.trouble else []
+            self._line("; ".join([*indexes, _rates(figures), *trouble]))
 
     def _line(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
