@@ -17,6 +17,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Lsn | None = None
         self._parent = os.getppid()
         self._stopping = False
+        self._is_own_process = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_live": None, "_desk": None}
@@ -181,7 +183,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: `latestOffset` acknowledges, sooner and also when idle."""
 
     def stop(self) -> None:
-        """End the stream."""
+        """End the stream; and the process where Spark has already let go of it, and would only show how it ended."""
         self._stopping = True
         if self._desk:
             self._desk.close()
@@ -189,6 +191,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._live:
             self._live.close()
             self._live = None
+        if self._is_own_process and isinstance(sys.exc_info()[1], SystemExit | EOFError):
+            os._exit(0)
 
     def _connected(self, start: dict[str, Any]) -> Live:
         if self._live is None:
@@ -205,6 +209,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         try:
             signal.signal(signal.SIGTERM, leave)
+            self._is_own_process = True
         except ValueError:
             pass  # not the main thread: a test, or a host that handles signals itself
 
