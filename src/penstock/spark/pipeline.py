@@ -8,11 +8,12 @@ somebody's to mend. Deliberately not: what is done with a batch (`engine`), or w
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.contracts import Extent, Key, Sink
 from penstock.engine import batch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 # Chunks of a seed that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
 _WAVE = 64
 _KEYS_AT_ONCE = 1000
@@ -188,12 +190,12 @@ class Pipeline:
     def _seed_all(self) -> None:
         """Seed what has to be, then whatever a TRUNCATE asks for."""
         try:
-            for index, sinks in self.plan.seeds.items():
-                self._ensure_seed(index, sinks)
+            for index in self.plan.seeds:
+                self._retrying(functools.partial(self._ensure_seed, index))
             while not self._stopping.is_set():
                 self._wanted.clear()
                 for index in self.plan.parts.indexes:
-                    while not self._stopping.is_set() and self._seed_once(index):
+                    while not self._stopping.is_set() and self._retrying(functools.partial(self._seed_once, index)):
                         pass
                 self._wanted.wait(1.0)
         except BaseException as error:  # noqa: BLE001 - told to the thread that waits
@@ -201,9 +203,9 @@ class Pipeline:
                 self._seed_error = error
                 self.stop()
 
-    def _ensure_seed(self, index: str, sinks: tuple[str, ...]) -> None:
+    def _ensure_seed(self, index: str) -> None:
         """Go on with the seed that was under way, where it fills these sinks; else begin, and fill its sinks, too."""
-        found = self.state.seed(index)
+        sinks, found = self.plan.seeds[index], self.state.seed(index)
         if found is not None and found.identity != self.plan.identities[index]:
             self.state.end_seed(found)
             found = None
@@ -249,7 +251,7 @@ class Pipeline:
         if single:
             parts = replace(self.plan.parts, sinks={seed.index: single})
             own = batch.seeded(parts, seed.index, [(chunk.after, chunk.upto) for chunk in wave], seed.version)
-            tally = own if not shared else tally
+            tally = own if not shared else replace(tally, rejected=[*tally.rejected, *own.rejected])
         self._judge(tally)
         return tally
 
@@ -265,7 +267,7 @@ class Pipeline:
         if self.state.end_seed(seed):
             log.info("index %s is seeded: %d documents", seed.index, self.report.indexes[seed.index].seeded)
 
-    def _retrying(self, act: Callable[[], Tally]) -> Tally:
+    def _retrying(self, act: Callable[[], _T]) -> _T:
         """Do it; passing trouble is waited out."""
         backoff = Backoff()
         while True:
