@@ -31,7 +31,7 @@ from penstock.document.spec import SourceSpec
 from penstock.engine.batch import Parts
 from penstock.engine.report import IndexReport, Report
 from penstock.engine.state import State
-from penstock.errors import ConfigError, UnavailableError
+from penstock.errors import ConfigError, SlotMissingError, UnavailableError
 from penstock.model import Lsn, ReplicationConfig
 from penstock.postgres import publication, replication, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql
@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 _SLOT_WAIT_S = 120.0
 _LOCK_WAIT_S = 10.0
 _STATE_POLL_S = 0.5
+_CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def prepare(deployment: Deployment) -> Prepared:
     _publish(settings, deployment, bound)
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
+    _check_slot(found, deployment)
     hashes = {schema.index: fingerprint(schema) for schema in bound.schemas}
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     epochs = state.keep({index: f"{where} {code}" for index, code in hashes.items()}, anew=found is None)
@@ -95,6 +97,17 @@ def prepare(deployment: Deployment) -> Prepared:
     builder = open_builder(deployment)
     parts = open_parts(deployment, sources, [sink.name for sink in deployment.sinks], builder)
     return Prepared(deployment, settings, bound, state, builder, parts, sources, found is None)
+
+
+def _check_slot(found: slot.SlotInfo | None, deployment: Deployment) -> None:
+    """Stop, before anything is forgotten, where a slot is gone that was read from."""
+    checkpoint = Path(deployment.locate(deployment.state), _CHECKPOINT)
+    if found is None and any(checkpoint.glob("offsets/[0-9]*")):
+        raise SlotMissingError(
+            f"slot {deployment.source.slot} is gone, but {checkpoint} says that changes were read from it",
+            hint="Changes made since then cannot be had any more. See whether the database is the right one. If it is,"
+            " remove that folder: the next run makes a slot and seeds every index again.",
+        )
 
 
 def _publish(settings: ConnectionSettings, deployment: Deployment, bound: SourceSpec) -> None:
@@ -165,7 +178,7 @@ def _plan(prepared: Prepared, socket: str) -> Plan:
     state = Path(deployment.locate(deployment.state))
     return Plan(
         options=_source_options(prepared, socket),
-        checkpoint=str(state / "checkpoint"),
+        checkpoint=str(state / _CHECKPOINT),
         socket=socket,
         parts=parts,
         opener=opener,
