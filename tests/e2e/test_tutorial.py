@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def test_the_page_leads_from_two_tables_to_an_index_that_follows_them(library: D
         library.execute(renaming)
         wait_until(lambda: answer(again), 60, "the new name")
         assert answer(search) == "", "the old name is gone"
-        assert pipeline.end(signal.SIGTERM) == 0, pipeline.err
+        assert pipeline.end() == 0, pipeline.err
     words = [library.url if word == "$DATABASE_URL" else word for word in drop]
     assert run_penstock(*words, "--yes").returncode == 0
     assert library.execute("SELECT FROM pg_replication_slots WHERE database = current_database()") == []

@@ -46,8 +46,10 @@ class Ending:
         os.close(self._write)
 
     def when_requested(self, call: Callable[[], None]) -> None:
-        """Have `call` called when stopping is asked for; at once where it was already."""
+        """Have `call` called when stopping is asked for; at once where it was already. In the main thread."""
         self._call = call
+        for number in _SIGNALS:  # once more: a Spark session takes SIGINT for itself
+            signal.signal(number, self._on_signal)
         if self.requested.is_set():
             call()
 
