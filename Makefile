@@ -11,7 +11,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit pg spark test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine fuzz soak docs clean
+.PHONY: help demo test unit pg spark e2e test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine fuzz soak docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -20,9 +20,9 @@ demo: .venv/demo.stamp  ## an embedded Postgres, a busy shop, three search index
 	@$(BIN)/penstock demo
 
 # One after the other, so that each has the machine to itself, and each with its duration.
-test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers, Spark
+test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers, Spark, the whole pipeline
 	@begin=$$(date +%s); \
-	for step in lint types unit fuzz pg spark; do \
+	for step in lint types unit fuzz pg spark e2e; do \
 	  from=$$(date +%s); echo "--- $$step"; \
 	  $(MAKE) --no-print-directory $$step FUZZ_SECONDS=30 || { echo "--- $$step failed after $$(($$(date +%s) - from)) s"; exit 1; }; \
 	  echo "--- $$step: $$(($$(date +%s) - from)) s"; \
@@ -37,6 +37,9 @@ pg: .venv/test.stamp  ## tests against real servers, two majors
 
 spark: .venv/test.stamp  ## tests on Spark, which brings its own Java
 	@$(BIN)/python -m pytest -q tests/spark
+
+e2e: .venv/test.stamp  ## sinks on a real OpenSearch node, and the whole pipeline
+	@$(BIN)/python -m pytest -q tests/sinks tests/e2e
 
 test-spark42: .venv-spark42/test.stamp  ## the smoke tests on the oldest PySpark that is supported
 	@.venv-spark42/bin/python -m pytest -q -m smoke tests/spark
