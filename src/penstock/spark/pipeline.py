@@ -170,6 +170,7 @@ class Pipeline:
             single = self.plan.single()
             if single.every_sink:
                 tally.add(batch.delivered(replace(single, seeding=seeding), spread.keys_of(found), found.version))
+            tally.changes = found.changes
             return tally, found.version
         finally:
             found.release()
