@@ -152,7 +152,7 @@ def _visit(partition: SnapshotPartition) -> tuple[str, Visit, list[str]]:
 def _beside_the_driver() -> tuple[Path, processes.Watched]:
     """Where a driver's holder is found, and the process whose end is its own: the driver's JVM."""
     pid = os.getppid()
-    if {"pyspark.daemon", "penstock.spark.daemon"}.intersection(processes.command(pid).split()):
+    if "pyspark.daemon" in processes.command(pid):
         pid = processes.parent(pid) or pid
     local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     folder = Path(local, "penstock") if local else Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}-{pid}")

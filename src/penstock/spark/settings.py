@@ -53,12 +53,6 @@ TABLE = (
         cost="about 50 ms a task",
     ),
     Setting(
-        "spark.python.daemon.module",
-        "penstock.spark.daemon",
-        "Python workers are forked from a process that has imported what they need, and share its memory",
-        one_machine=True,
-    ),
-    Setting(
         "spark.sql.session.timeZone",
         "UTC",
         "timestamps come as Arrow in UTC; any other name, even Etc/UTC, fails the comparison of schemas in mapInArrow",
