@@ -66,11 +66,9 @@ def test_a_walsender_that_is_terminated_again_and_again(published: Published) ->
     assert ids(take(stream, 8)) == list(range(8))
 
 
-@pytest.mark.parametrize("when", ["first", "again"])
-def test_a_connection_that_dies_at_any_step_of_opening(
-    published: Published, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    """E32: driver errors there are passing trouble, not a bug of ours; also before anything was ever streamed."""
+def test_a_connection_that_dies_at_any_step_of_opening(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E32: driver errors there are passing trouble, not a bug of ours."""
+    stream = published.streaming()
     died: list[str] = []
 
     def dies(name: str, of: Any) -> None:
@@ -85,13 +83,10 @@ def test_a_connection_that_dies_at_any_step_of_opening(
 
         monkeypatch.setattr(of, name, wrapped)
 
-    stream = published.streaming() if when == "again" else None
     dies("inspect", slot)
     dies("_sender_timeout_s", receiver)
     dies("start_replication", replication)
-    if stream:
-        published.execute("SELECT pg_terminate_backend(%s)", published.walsender())
-    stream = stream or published.streaming()
+    published.execute("SELECT pg_terminate_backend(%s)", published.walsender())
     published.insert(1)
     assert ids(take(stream, 1)) == [1]
     assert died == ["inspect", "_sender_timeout_s", "start_replication"]

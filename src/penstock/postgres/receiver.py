@@ -81,8 +81,7 @@ class Receiver:
         self._stop = threading.Event()
         self._wake: tuple[int, ...] = os.pipe()
         self._origin = config.origin
-        self._greeted = False  # the server has answered at least once
-        self._connected = False  # and has streamed
+        self._connected = False
         self._received = config.start_lsn  # everything up to here was received whole, in this run or before it
         self._reached = config.start_lsn
         self._needed = Lsn.ZERO  # so far it has to be received, however much is waiting
@@ -266,8 +265,8 @@ class Receiver:
                 log.info("waiting for slot %s, which is in use: %s", self._config.slot, error.message)
                 wait_s = replication.backoff_s(self._attempts, ceiling_s=2.0)
             except _PASSING as error:
-                if not self._connected and not (self._greeted and isinstance(error, UnavailableError)):
-                    raise  # never been there: more likely a wrong address or setting than passing trouble
+                if not self._connected:
+                    raise  # never been there: more likely a wrong address than passing trouble
                 wait_s = replication.backoff_s(self._attempts)
                 if not self._stop.is_set():
                     log.warning("slot %s: the stream broke off, again in %.1f s: %s", self._config.slot, wait_s, error)
@@ -283,7 +282,6 @@ class Receiver:
 
     def _open(self) -> Duplex:
         client = replication.connect(self._settings)
-        self._greeted = True
         try:
             held = max(self._received, self._watermark.durable)
             self._check_server(client, held)
