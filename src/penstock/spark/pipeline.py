@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from pyspark import SparkContext
+
 from penstock.contracts import Extent, Key, Sink
 from penstock.engine import batch
 from penstock.engine.batch import Parts, Tally
 from penstock.engine.policy import Backoff, judge
 from penstock.engine.report import Report
 from penstock.engine.state import Chunk, Seed, State
-from penstock.errors import RetryableError, UnavailableError
+from penstock.errors import PenstockError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from penstock.spark import direct, failures, spread
 from penstock.spark.spread import Opener
@@ -91,6 +93,17 @@ class Pipeline:
 
     def run(self) -> None:
         """Keep every index current until `stop`; raises what somebody has to mend."""
+        try:
+            self._run()
+        except Exception as error:
+            if isinstance(error, PenstockError) or not _has_jvm_ended():
+                raise
+            log.debug("lost Spark", exc_info=error)
+            raise UnavailableError(
+                "the JVM of Spark has ended", hint="Start penstock run again: it goes on where it stood."
+            ) from None
+
+    def _run(self) -> None:
         seeder = threading.Thread(target=self._seed_all, name="penstock-seed", daemon=True)
         try:
             while not self._stopping.is_set():
@@ -279,3 +292,8 @@ class Pipeline:
                 log.warning("seeding waits for %.1f s: %s", wait_s, error)
                 if self._stopping.wait(wait_s):
                     raise
+
+
+def _has_jvm_ended() -> bool:
+    process = getattr(SparkContext._gateway, "proc", None)  # none where Spark started this process, or runs elsewhere
+    return process is not None and process.poll() is not None
