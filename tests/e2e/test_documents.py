@@ -14,8 +14,7 @@ import psycopg
 import pytest
 
 from tests.fixtures.market import SCHEMAS
-from tests.fixtures.pipelines import Deployed, pass_time
-from tests.fixtures.programs import LIMIT
+from tests.fixtures.pipelines import LIMIT, Deployed, pass_time
 from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT

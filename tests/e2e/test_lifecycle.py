@@ -1,0 +1,268 @@
+"""The life of a deployment: stopped and started, taken over, changed between runs, killed while it is seeded."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.fixtures import market
+from tests.fixtures.commands import run_penstock
+from tests.fixtures.opensearch import Node
+from tests.fixtures.pipelines import LIMIT, START_S, Deployed
+from tests.fixtures.waiting import wait_until
+
+pytestmark = LIMIT
+
+Deploy = Callable[..., Deployed]
+CUSTOMERS = {"customers": market.CUSTOMERS, "marks": market.MARKS}
+
+
+def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None:
+    """E22, E20: SIGTERM drains, ends with 0 and prints what stays; the next run seeds nothing and misses nothing."""
+    deployed = deploy()
+    deployed.database.execute(market.ROWS)
+    deployed.write(**market.SCHEMAS)
+    run = deployed.start()
+    run.await_live()
+    deployed.database.execute("UPDATE customer SET name = 'before the end'")
+    assert run.stop() == 0
+    for said in (f"slot {deployed.slot}", f"publication {deployed.slot}", f"{deployed.prefix}customers", "state"):
+        assert said in run.err
+    assert "Traceback" not in run.err
+    deployed.database.execute("DELETE FROM customer WHERE id % 2 = 0; UPDATE invoice SET customer_id = 1")
+    run = deployed.start()
+    run.catch_up()
+    deployed.judge()
+    asked = run_penstock("status", "--config", str(deployed.folder / "penstock.toml"), "--json")
+    told = json.loads(asked.stdout)
+    assert {one["phase"] for one in told["indexes"].values()} == {"live"}
+    assert {one["seeded"] for one in told["indexes"].values()} == {0}
+    found = run_penstock("search", "--config", str(deployed.folder / "penstock.toml"), "customers", "before", "--json")
+    assert found.returncode == 0, found.stderr
+    assert run.stop(signal.SIGINT) == 0
+    asked = run_penstock("status", "--config", str(deployed.folder / "penstock.toml"))
+    assert asked.returncode == 1
+    assert "nothing runs" in asked.stderr
+
+
+def test_a_second_instance_waits_and_takes_over(deploy: Deploy) -> None:
+    """E33: it writes nothing while the first one runs, and goes on where that one ends."""
+    deployed = deploy()
+    deployed.database.execute(market.ROWS)
+    deployed.write(**market.SCHEMAS)
+    first = deployed.start()
+    first.await_live()
+    second = deployed.start()
+    wait_until(lambda: "wait" in second.err, START_S, "the second one to say that it waits")
+    deployed.database.execute("UPDATE customer SET name = 'by the first'")
+    first.catch_up()
+    deployed.judge()
+    assert second.process.poll() is None
+    first.kill()
+    deployed.database.execute("UPDATE customer SET name = 'by nobody'")
+    second.catch_up()
+    deployed.judge()
+    told = second.status()
+    assert told
+    assert {one["seeded"] for one in told["indexes"].values()} == {0}
+    assert second.stop() == 0
+
+
+def test_sinks_indexes_and_schemas_change_between_runs(deploy: Deploy) -> None:
+    """E43, E84–E86: only a new sink and an index that is new, changed or enabled again are seeded."""
+    deployed = deploy()
+    execute = deployed.database.execute
+    execute(market.ROWS)
+    deployed.write(**CUSTOMERS, places=market.PLACES)
+    run = deployed.start()
+    run.await_live()
+    assert run.stop() == 0
+    # A sink more, and an index more over tables that are not published yet.
+    deployed.sinks["second"] = 'type = "local"\npath = "second.db"'
+    deployed.write(products=market.PRODUCTS)
+    with deployed.database.connect(autocommit=False) as open_transaction:
+        open_transaction.execute("INSERT INTO tag VALUES (50, 'before the table is published', 5)")
+        open_transaction.execute("INSERT INTO product_tag VALUES (1, 50)")
+        run = deployed.start()
+        waits = "SELECT FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND NOT granted"
+        wait_until(lambda: execute(waits), START_S, "the publication to wait for a writer")
+        open_transaction.commit()
+    run.catch_up()
+    deployed.judge()
+    assert [one["seeded"] for name, one in sorted(run.status()["indexes"].items())][:1] == [40]
+    assert run.stop() == 0
+    # An index is left out for a run, during which its rows change; another one's schema changes.
+    deployed.write(disabled=("customers",))
+    run = deployed.start()
+    execute("UPDATE customer SET name = 'nobody looks'; DELETE FROM customer WHERE id > 30")
+    run.catch_up()
+    deployed.judge("products", "places")
+    assert {one["seeded"] for one in run.status()["indexes"].values()} == {0}
+    assert run.stop() == 0
+    before = deployed.local("places")
+    deployed.write(places=market.PLACES + "  - {keyword: again, column: name}\n")
+    run = deployed.start()
+    run.catch_up()
+    deployed.judge("customers", "products")
+    assert deployed.local("places") == {name: {**body, "again": body["name"]} for name, body in before.items()}
+    told = run.status()["indexes"]
+    assert {name for name, one in told.items() if one["seeded"]} == {"customers", "places"}
+    assert run.stop() == 0
+
+
+ROOTS = 70_000
+
+
+def test_a_killed_seed_goes_on_where_it_stood(deploy: Deploy) -> None:
+    """E52, E50, E51, E66: chunks that were done are not done again; changes and a TRUNCATE meanwhile are not missed."""
+    deployed = deploy()
+    execute = deployed.database.execute
+    execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n", ROOTS)
+    deployed.write(**CUSTOMERS)
+    run = deployed.start(PENSTOCK_FAILPOINT="flush:2")
+    assert run.ended() == -signal.SIGKILL
+    assert deployed.local("customers") == {}, "readers see nothing of it"
+    ((total, done),) = deployed.remember("SELECT count(*), sum(done) FROM chunk WHERE name = 'customers'")
+    assert 0 < done < total == ROOTS // 1000 + 1
+    execute("DELETE FROM customer WHERE id % 7 = 0; UPDATE customer SET name = 'x' WHERE id % 5 = 0")
+    run = deployed.start()
+
+    def under_way() -> bool:
+        told = run.status()
+        return bool(told and told["indexes"]["customers"]["phase"] == "seeding")
+
+    run.wait(under_way, START_S, "the seed")
+    execute("INSERT INTO customer VALUES (-1, 'brief'); DELETE FROM customer WHERE id = -1")
+    execute("INSERT INTO invoice VALUES (1, 1, 'n', 11)")
+    run.catch_up()
+    deployed.judge()
+    assert run.status()["indexes"]["customers"]["chunks"] == total
+    ((seeds,),) = deployed.remember("SELECT count(*) FROM seed")
+    assert seeds == 0
+    execute("TRUNCATE invoice; INSERT INTO customer VALUES (-2, 'after')")
+    run.wait(under_way, START_S, "the seed that a truncated child asks for")
+    execute("TRUNCATE customer; INSERT INTO customer VALUES (1, 'new')")
+    run.catch_up()
+    deployed.judge()
+    assert run.stop() == 0
+
+
+def test_a_stop_during_a_seed_does_not_complete_it(deploy: Deploy) -> None:
+    """E52: SIGTERM ends it within seconds; the next run does the rest."""
+    deployed = deploy()
+    deployed.database.execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n", 2 * ROOTS)
+    deployed.write(**CUSTOMERS)
+    run = deployed.start()
+    some = "SELECT 1 FROM chunk WHERE name = 'customers' AND done"
+    run.wait(lambda: run.status() and deployed.remember(some), START_S, "some chunks")
+    assert run.stop() == 0
+    assert deployed.local("customers") == {}
+    ((done,),) = deployed.remember("SELECT sum(done) FROM chunk WHERE name = 'customers'")
+    run = deployed.start()
+    run.catch_up()
+    deployed.judge()
+    assert done > 0
+    assert run.stop() == 0
+
+
+@pytest.mark.parametrize("what", ["jvm", "worker"])
+def test_a_part_that_dies(deploy: Deploy, what: str) -> None:
+    """E21: without its JVM the run ends and says so; a lost worker is replaced. Nothing is missed either way."""
+    deployed = deploy()
+    deployed.database.execute(market.ROWS)
+    deployed.write(**market.SCHEMAS)
+    run = deployed.start(spread=True)
+    run.catch_up()
+    part = run.part(what)
+    assert part
+    deployed.database.execute("UPDATE customer SET name = 'last words'")
+    part.kill()
+    if what == "jvm":
+        assert run.ended() == 3
+        assert "the JVM of Spark has ended" in run.err
+        run = deployed.start(spread=True)
+    deployed.database.execute("DELETE FROM customer WHERE id < 20")
+    run.catch_up()
+    deployed.judge()
+    assert run.stop() == 0
+
+
+def test_a_slot_that_is_gone_is_told(deploy: Deploy) -> None:
+    """E26, E89: a checkpoint without its slot is a clear stop, and so is a state folder that cannot be used."""
+    deployed = deploy()
+    deployed.database.execute(market.ROWS)
+    deployed.write(**CUSTOMERS)
+    run = deployed.start()
+    run.catch_up()
+    assert run.stop() == 0
+    deployed.database.execute("SELECT pg_drop_replication_slot(%s)", deployed.slot)
+    run = deployed.start()
+    assert run.ended() == 1
+    assert f"slot {deployed.slot} is gone" in run.err
+    assert not deployed.database.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", deployed.slot)
+    (deployed.folder / "file").touch()
+    deployed.write(source="")
+    file = deployed.folder / "penstock.toml"
+    file.write_text(file.read_text().replace('state = "state"', 'state = "file"'))
+    run = deployed.start()
+    assert run.ended() == 1
+    assert "the state folder" in run.err
+
+
+DAYS = """
+version: 1
+table: day
+fields: [{date: at}, {keyword: note}]
+"""
+
+
+def test_a_rejected_document_stops_the_run_or_is_put_aside(deploy: Deploy, node: Node) -> None:
+    """E81: its neighbours land; nothing is acknowledged by the policy to stop; the other one goes on, and says so."""
+    deployed = deploy(node)
+    execute = deployed.database.execute
+    execute("CREATE TABLE day (id int PRIMARY KEY, at date, note text); INSERT INTO day VALUES (1, '2026-01-01', 'x')")
+    deployed.write(days=DAYS, marks=market.MARKS)
+    run = deployed.start()
+    run.catch_up()
+    before = deployed.written()
+    execute("INSERT INTO day VALUES (2, '2026-01-02', 'y'), (3, '0044-03-15 BC', 'no date of theirs'), (4, NULL, 'z')")
+    assert run.ended() == 1
+    assert "rejects document '3' of index days" in run.err
+    assert "no date of theirs" not in run.err
+    assert deployed.search("days").keys() == {"1", "2", "4"}
+    assert deployed.confirmed() <= before
+    deployed.top = 'on_error = "quarantine"'
+    deployed.write()
+    run = deployed.start()
+    run.catch_up()
+    assert run.await_status(quarantined=1)
+    assert deployed.search("days").keys() == {"1", "2", "4"}
+    assert deployed.local("days").keys() == {"1", "2", "3", "4"}
+    assert deployed.remember("SELECT name, sink, id FROM quarantine") == [("days", "search", "3")]
+    execute("UPDATE day SET at = '2026-01-03' WHERE id = 3")
+    run.catch_up()
+    assert deployed.search("days") == deployed.local("days")
+    wait_until(lambda: deployed.confirmed() > before, what="the slot to move on")
+    assert run.stop() == 0
+
+
+def test_a_sink_that_is_down_holds_the_slot(deploy: Deploy, start_node: Callable[..., Node]) -> None:
+    """E80, E86, E20: the node is killed while rows change; nothing is acknowledged until it has them."""
+    deployed = deploy(start_node())
+    assert deployed.node
+    deployed.database.execute(market.ROWS)
+    deployed.write(**market.SCHEMAS)
+    run = deployed.start()
+    run.catch_up()
+    deployed.node.halt(signal.SIGKILL)
+    before = deployed.written()
+    deployed.database.execute("UPDATE customer SET name = 'while it is down'; DELETE FROM product WHERE id < 5")
+    run.wait(lambda: (run.status() or {}).get("trouble"), START_S, "the trouble to be told")
+    assert deployed.confirmed() <= before
+    deployed.node.start()
+    run.catch_up()
+    deployed.judge()
+    assert run.stop() == 0
