@@ -39,6 +39,7 @@ def test_everything_breaks_in_any_order(trial: Trial, rng: random.Random) -> Non
     consumer: Consumer | None = None
     for _ in range(KILLS // 4):
         consumer = consumer or trial.start(arrow=rng.random() < 0.5)
+        wait_until(trial.published.walsender, what="the consumer to stream")  # what breaks its first connect is told
         with Writer(trial.published.database, rng, pause_s=0.001):
             pass_time(rng, 0.5)
             if rng.random() < 0.5:
