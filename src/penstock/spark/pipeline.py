@@ -182,7 +182,8 @@ class Pipeline:
                 tally = spread.deliver(found, self.plan.opener(shared), found.version, seeding)
             single = self.plan.single()
             if single.every_sink:
-                tally.add(batch.delivered(replace(single, seeding=seeding), spread.keys_of(found), found.version))
+                own = batch.delivered(replace(single, seeding=seeding), spread.keys_of(found), found.version)
+                tally = _beside(tally, own) if shared else own
             tally.changes = found.changes
             return tally, found.version
         finally:
@@ -265,7 +266,7 @@ class Pipeline:
         if single:
             parts = replace(self.plan.parts, sinks={seed.index: single})
             own = batch.seeded(parts, seed.index, [(chunk.after, chunk.upto) for chunk in wave], seed.version)
-            tally = own if not shared else replace(tally, rejected=[*tally.rejected, *own.rejected])
+            tally = _beside(tally, own) if shared else own
         self._judge(tally)
         return tally
 
@@ -292,6 +293,11 @@ class Pipeline:
                 log.warning("seeding waits for %.1f s: %s", wait_s, error)
                 if self._stopping.wait(wait_s):
                     raise
+
+
+def _beside(tally: Tally, other: Tally) -> Tally:
+    """What came of the same documents in other sinks: they are counted once."""
+    return replace(tally, rejected=[*tally.rejected, *other.rejected], gone=[*tally.gone, *other.gone])
 
 
 def _has_jvm_ended() -> bool:
