@@ -4,7 +4,7 @@
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
 SOAK_ROWS ?= 10000000
-SOAK_ONLY ?= tests/soak
+SOAK_ONLY ?= tests/soak tests/e2e
 export DEMO_SECONDS
 
 BIN := .venv/bin

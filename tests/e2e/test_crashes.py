@@ -6,6 +6,8 @@ import random
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from penstock.demo.server import Server
 from penstock.failpoints import ENGINE
 from tests.fixtures import market
@@ -19,6 +21,7 @@ pytestmark = LIMIT
 ROUNDS = 2
 
 
+@pytest.mark.long
 def test_killed_at_every_step_of_a_batch(deploy: Callable[..., Deployed], rng: random.Random) -> None:
     """E21: settle, resolve, build, write, flush: each next run meets the same batch again, and dies one step later."""
     deployed = deploy()

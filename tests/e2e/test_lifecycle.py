@@ -71,6 +71,7 @@ def test_a_second_instance_waits_and_takes_over(deploy: Deploy) -> None:
     assert second.stop() == 0
 
 
+@pytest.mark.long
 def test_sinks_indexes_and_schemas_change_between_runs(deploy: Deploy) -> None:
     """E43, E84–E86: only a new sink and an index that is new, changed or enabled again are seeded."""
     deployed = deploy()
@@ -150,6 +151,7 @@ def test_a_killed_seed_goes_on_where_it_stood(deploy: Deploy) -> None:
     assert run.stop() == 0
 
 
+@pytest.mark.long
 def test_a_stop_during_a_seed_does_not_complete_it(deploy: Deploy) -> None:
     """E52: SIGTERM ends it within seconds; the next run does the rest."""
     deployed = deploy()
@@ -168,6 +170,7 @@ def test_a_stop_during_a_seed_does_not_complete_it(deploy: Deploy) -> None:
     assert run.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["jvm", "worker"])
 def test_a_part_that_dies(deploy: Deploy, what: str) -> None:
     """E21: without its JVM the run ends and says so; a lost worker is replaced. Nothing is missed either way."""
@@ -219,6 +222,7 @@ fields: [{date: at}, {keyword: note}]
 """
 
 
+@pytest.mark.long
 def test_a_rejected_document_stops_the_run_or_is_put_aside(deploy: Deploy, node: Node) -> None:
     """E81: its neighbours land; nothing is acknowledged by the policy to stop; the other one goes on, and says so."""
     deployed = deploy(node)
@@ -249,6 +253,7 @@ def test_a_rejected_document_stops_the_run_or_is_put_aside(deploy: Deploy, node:
     assert run.stop() == 0
 
 
+@pytest.mark.long
 def test_a_sink_that_is_down_holds_the_slot(deploy: Deploy, start_node: Callable[..., Node]) -> None:
     """E80, E86, E20: the node is killed while rows change; nothing is acknowledged until it has them."""
     deployed = deploy(start_node())
