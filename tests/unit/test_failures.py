@@ -42,6 +42,17 @@ def test_a_task_that_was_killed_is_passing_trouble() -> None:
     assert "\n" not in found.value.message
 
 
+def test_an_error_of_the_jvm_is_told_by_its_name() -> None:
+    with (
+        pytest.raises(RetryableError, match=r"^Spark ended its work: java.io.IOException: no room") as found,
+        telling(),
+    ):
+        raise PySparkException(
+            "An error occurred while calling o55.load.\n: java.io.IOException: no room\n\tat java.io"
+        )
+    assert "o55" not in found.value.message
+
+
 def test_what_is_not_sparks_passes_through() -> None:
     with pytest.raises(ZeroDivisionError), telling():
         _ = 1 / 0

@@ -16,6 +16,8 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import PenstockError, RetryableError
 
+# What Python says of an error in the JVM before it says which.
+_CALLING = re.compile(r"^An error occurred while calling \S+\n: ")
 _OURS = re.compile(r"penstock\.(?:errors|engine\.policy)\.(\w+): ([^\n]*)")
 
 
@@ -25,8 +27,8 @@ def told(error: BaseException | None) -> PenstockError:
         return RetryableError("the stream ended by itself")
     found = _OURS.search(str(error))
     if not found:
-        first = str(error).strip().partition("\n")[0][:300]
-        return RetryableError(f"Spark ended its work: {first or type(error).__name__}")
+        said = _CALLING.sub("", str(error).strip()).partition("\n")[0][:300]
+        return RetryableError(f"Spark ended its work: {said or type(error).__name__}")
     name, message = found.groups()
     kind = next((kind for kind in _subclasses(PenstockError) if kind.__name__ == name), RetryableError)
     return kind(message, hint=_hint(str(error).partition(message)[2]))

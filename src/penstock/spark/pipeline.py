@@ -26,6 +26,7 @@ from penstock.engine.state import Chunk, Seed, State
 from penstock.errors import PenstockError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from penstock.spark import direct, failures, spread
+from penstock.spark.source import PenstockSource
 from penstock.spark.spread import Opener
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class Pipeline:
         try:
             self._run()
         except Exception as error:
-            if isinstance(error, PenstockError) or not _has_jvm_ended():
+            to_mend = isinstance(error, PenstockError) and not isinstance(error, RetryableError)
+            if to_mend or not _has_jvm_ended():
                 raise
             log.debug("lost Spark", exc_info=error)
             raise UnavailableError(
@@ -107,10 +109,10 @@ class Pipeline:
         seeder = threading.Thread(target=self._seed_all, name="penstock-seed", daemon=True)
         try:
             while not self._stopping.is_set():
-                query = self._start()
-                if not seeder.is_alive() and seeder.ident is None:
-                    seeder.start()
-                self._watch(query)
+                if query := self._start():
+                    if seeder.ident is None:
+                        seeder.start()
+                    self._watch(query)
                 if self._failure is not None:
                     self._bear(self._failure)
         finally:
@@ -120,11 +122,20 @@ class Pipeline:
         if self._seed_error is not None:
             raise self._seed_error
 
-    def _start(self) -> StreamingQuery:
+    def _start(self) -> StreamingQuery | None:
+        """The query, or None with the failure noted."""
         self._failure = None
-        stream = self.spark.readStream.format("penstock").options(**self.plan.options).load()
-        writing = stream.writeStream.foreachBatch(self._on_batch).queryName("penstock")
-        return writing.option("checkpointLocation", self.plan.checkpoint).start()
+        try:
+            with failures.telling():
+                stream = self.spark.readStream.format("penstock").options(**self.plan.options).load()
+                writing = stream.writeStream.foreachBatch(self._on_batch).queryName("penstock")
+                return writing.option("checkpointLocation", self.plan.checkpoint).start()
+        except RetryableError as error:
+            if "DATA_SOURCE_NOT_FOUND" in error.message:
+                # Spark looks for sources once, in a process of its own; had that died, it would never look again.
+                self.spark.dataSource.register(PenstockSource)
+            self._failure = error
+            return None
 
     def _watch(self, query: StreamingQuery) -> None:
         """Wait until the query ends, or end it between two batches."""
@@ -138,7 +149,7 @@ class Pipeline:
 
     def _bear(self, failure: BaseException) -> None:
         """Wait before the next try, or give up."""
-        if not isinstance(failure, RetryableError):
+        if not isinstance(failure, RetryableError) or _has_jvm_ended():
             raise failure
         wait_s = self._backoff.next_s()
         self.report.failed(str(failure))
