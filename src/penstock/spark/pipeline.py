@@ -161,7 +161,8 @@ class Pipeline:
             if self._stopping.is_set():
                 raise UnavailableError("penstock is stopping")  # not begun: the batch comes again
             try:
-                self._apply(frame)
+                with failures.telling():
+                    self._apply(frame)
             except BaseException as error:
                 self._failure = error
                 raise
