@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
 from tests.fixtures.opensearch import Node
-from tests.fixtures.pipelines import LIMIT, START_S, Deployed
+from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run
 from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
@@ -111,6 +111,46 @@ def test_sinks_indexes_and_schemas_change_between_runs(deploy: Deploy) -> None:
     assert deployed.local("places") == {name: {**body, "again": body["name"]} for name, body in before.items()}
     told = run.status()["indexes"]
     assert {name for name, one in told.items() if one["seeded"]} == {"customers", "places"}
+    assert run.stop() == 0
+
+
+def phases(run: Run) -> dict[str, str]:
+    told = run.status()
+    return {name: one["phase"] for name, one in told["indexes"].items()} if told else {}
+
+
+def test_an_index_that_no_longer_fits_is_stopped_and_the_others_go_on(deploy: Deploy) -> None:
+    """E76: a column of another type, a link of another name; stopped until the database fits again, then seeded."""
+    deployed = deploy()
+    execute = deployed.database.execute
+    execute(market.ROWS)
+    deployed.write(**CUSTOMERS, places=market.PLACES, products=market.PRODUCTS)
+    run = deployed.start()
+    run.await_live()
+    execute("ALTER TABLE place ADD COLUMN of_no_interest int; ALTER TABLE tag ALTER name SET NOT NULL")
+    execute("UPDATE place SET name = 'after that'; UPDATE tag SET grade = grade + 1")
+    run.catch_up()
+    deployed.judge()
+    # Nothing fails, but the documents would not be what the index was made for.
+    execute("ALTER TABLE tag ALTER grade TYPE text; UPDATE customer SET name = 'still followed'")
+    wait_until(lambda: phases(run).get("products") == "stopped", 60, "the index to stop")
+    run.catch_up()
+    deployed.judge("customers", "places")
+    # The stream itself would lack the column.
+    execute("ALTER TABLE visit RENAME code TO town; INSERT INTO visit VALUES (9, 'DE', 'B', 'unseen')")
+    execute("UPDATE customer SET name = 'followed as before'")
+    wait_until(lambda: phases(run).get("places") == "stopped", 60, "the other one to stop")
+    run.catch_up()
+    deployed.judge("customers")
+    assert "index places is stopped" in run.err
+    asked = run_penstock("status", "--config", str(deployed.folder / "penstock.toml"))
+    assert 'Index products is stopped: column "grade" of public.tag was integer and is text now' in asked.stdout
+    assert run.stop() == 0
+    execute("ALTER TABLE visit RENAME town TO code; UPDATE customer SET name = 'once more'")
+    run = deployed.start()
+    run.catch_up()
+    assert phases(run) == {"customers": "live", "marks": "live", "places": "live", "products": "stopped"}
+    deployed.judge("customers", "places")
     assert run.stop() == 0
 
 

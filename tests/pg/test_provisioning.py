@@ -291,3 +291,28 @@ def test_where_the_try_could_not_tell_the_deed_is_still_done(database: Database,
     ensured = patient.result(timeout=20)
     assert not ensured.report.manageable and "could not tell" in ensured.report.notes[0]
     assert published(database) == {"a"}
+
+
+def test_only_the_columns_asked_for_are_published_where_no_write_can_break(database: Database) -> None:
+    """A list holds the identity, and is left out for a table that is FULL or has partitions; writes go on as before."""
+    database.execute(
+        "CREATE TABLE wide (id int PRIMARY KEY, link int, body text);"
+        "CREATE TABLE full_one (id int PRIMARY KEY, link int, body text); ALTER TABLE full_one REPLICA IDENTITY FULL;"
+        "CREATE TABLE parted (id int PRIMARY KEY, link int, body text) PARTITION BY RANGE (id);"
+        "CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (10)"
+    )
+    names = {q(name) for name in ("wide", "full_one", "parted")}
+    conn = database.connect()
+    ensured = publication.provision(conn, "p", names, manage=True, lists={name: ["link"] for name in names})
+    assert ensured.added == names
+    info = publication.read_publication(conn, "p")
+    assert info
+    found = {str(table): published.columns for table, published in info.published.items()}
+    assert found["public.wide"] == (("id", "link") if conn.info.server_version >= 150000 else None)
+    assert {found["public.full_one"], found["public.part"]} == {None}
+    for table in ("wide", "full_one", "parted"):
+        database.execute(f"INSERT INTO {table} VALUES (1, 2, 'x'); UPDATE {table} SET body = 'y', id = 2")
+        database.execute(f"DELETE FROM {table}")
+    again = publication.provision(conn, "p", names, manage=True, lists={name: ["link"] for name in names})
+    assert not again.added
+    assert publication.inspect(conn, "p", names).complete

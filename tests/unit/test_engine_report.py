@@ -85,4 +85,4 @@ def test_no_count_is_lost_between_threads(told: Report) -> None:
 
 
 def test_phases_are_words() -> None:
-    assert [phase.value for phase in Phase] == ["waiting", "seeding", "live"]
+    assert [phase.value for phase in Phase] == ["waiting", "seeding", "live", "stopped"]

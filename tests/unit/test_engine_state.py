@@ -213,6 +213,20 @@ def test_another_identity_begins_a_new_epoch(state: State) -> None:
     assert state.keep({"books": "one"})["books"] not in (first["books"], second["books"])
 
 
+def test_a_stopped_index_is_remembered_until_it_is_kept_again(state: State, tmp_path: Path) -> None:
+    """E76: with a new epoch, since live has missed changes of it; its seed is over."""
+    first = state.keep({"books": "one", "authors": "one"})
+    state.begin_seed(Seed("books", "one", ("local",), Lsn(5)), [("7",)])
+    state.stop_index("books", "a column is gone")
+    with closing(again(state, tmp_path)) as found:
+        assert found.stopped() == {"books": "a column is gone"}
+        assert found.seed("books") is None
+        assert found.keep({"authors": "one"}) == {"authors": first["authors"]}
+        assert found.stopped()
+        assert found.keep({"books": "one", "authors": "one"})["books"] != first["books"]
+        assert not found.stopped()
+
+
 def test_a_new_slot_begins_every_epoch_anew(state: State) -> None:
     first = state.keep({"books": "one"})
     second = state.keep({"books": "one"}, anew=True)

@@ -9,11 +9,13 @@ and those of another machine not at all.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from penstock.contracts import Key
 from penstock.document.check import Severity
 from penstock.document.check_live import LiveReport, check_live, mending
 from penstock.document.cutting import cuts
+from penstock.document.drift import drifted
 from penstock.document.mapping_change import fingerprint
 from penstock.document.spec import SourceSpec
 from penstock.engine.batch import Parts
@@ -55,6 +58,7 @@ class Prepared:
     """A deployment that is fit to run: its schemas are bound, the state is open, the sinks are reached."""
 
     deployment: Deployment
+    """Without the indexes that are stopped."""
     settings: ConnectionSettings
     schemas: SourceSpec
     state: State
@@ -63,6 +67,20 @@ class Prepared:
     sources: Mapping[str, str]
     fresh: bool
     """Whether there was no slot yet: everything has to be seeded."""
+    stopped: Mapping[str, str]
+    """The indexes that the database stopped fitting, and still does not fit, with the reason."""
+
+    def without(self, misfits: Mapping[str, str]) -> Prepared:
+        """The same for the other indexes."""
+        left = {index: sinks for index, sinks in self.parts.sinks.items() if index not in misfits}
+        return dataclasses.replace(
+            self,
+            deployment=self.deployment.without(misfits),
+            schemas=SourceSpec([schema for schema in self.schemas.schemas if schema.index in left]),
+            parts=dataclasses.replace(self.parts, sinks=left),
+            sources={index: self.sources[index] for index in left},
+            stopped={**self.stopped, **misfits},
+        )
 
     def close(self) -> None:
         """Give everything back."""
@@ -77,11 +95,11 @@ def prepare(deployment: Deployment) -> Prepared:
     if not deployment.enabled:
         raise ConfigError("no index is enabled", hint="Add an [[index]] to the file, or enable one.")
     settings = connection_settings(deployment)
-    schemas = [index.schema for index in deployment.enabled]
-    report = _checked(settings, deployment)
+    report, stopped = _checked(settings, deployment)
+    deployment = deployment.without(stopped)
     if deployment.source.manage_replica_identity:
         _set_identities(settings, report)
-    bound = SourceSpec(report.bound or schemas)
+    bound = SourceSpec([schema for schema in report.bound if schema.index not in stopped])
     with replication.connect(settings) as client:
         system_id = client.system.system_id
     state = State(Path(deployment.locate(deployment.state)))
@@ -96,7 +114,7 @@ def prepare(deployment: Deployment) -> Prepared:
     sources = {index: f"{where}/{epoch}" for index, epoch in epochs.items()}
     builder = open_builder(deployment)
     parts = open_parts(deployment, sources, [sink.name for sink in deployment.sinks], builder)
-    return Prepared(deployment, settings, bound, state, builder, parts, sources, found is None)
+    return Prepared(deployment, settings, bound, state, builder, parts, sources, found is None, stopped)
 
 
 def _check_slot(found: slot.SlotInfo | None, deployment: Deployment) -> None:
@@ -116,6 +134,9 @@ def _publish(settings: ConnectionSettings, deployment: Deployment, bound: Source
     with open_sql(settings) as connection:
         if slot.inspect(connection, source.slot):
             publication.require(connection, source.publication, source.slot, bound.all_tables)
+        if source.column_lists and source.manage_publication:
+            lists = bound.thin_columns()
+            publication.provision(connection, source.publication, bound.all_tables, manage=True, lists=lists)
     capture = build_capture(settings, ReplicationConfig(source.slot, source.publication))
     capture.with_publication_management(set(bound.all_tables), source.manage_publication).require_coverage()
 
@@ -129,17 +150,42 @@ def _become_the_one(state: State, deployment: Deployment) -> None:
             time.sleep(_STATE_POLL_S)
 
 
-def _checked(settings: ConnectionSettings, deployment: Deployment) -> LiveReport:
+def _checked(settings: ConnectionSettings, deployment: Deployment) -> tuple[LiveReport, dict[str, str]]:
+    """What the database says to the schemas; and the indexes that stay stopped, which are no obstacle to the others."""
     report = check_live(settings, [index.schema for index in deployment.enabled], source_rules(deployment.source))
     for one in report.diagnostics:
         if one.severity is Severity.WARNING:
             log.warning("%s", one.message)
-    wrong = [one for one in report.diagnostics if one.severity is Severity.ERROR]
+    wrong = report.of(Severity.ERROR)
+    before = _stopped_before(deployment)
+    stopped = {one.index: one.message for one in reversed(wrong) if one.index in before}
+    if len(stopped) < len(deployment.enabled):
+        wrong = tuple(one for one in wrong if one.index not in stopped)
+        for index, reason in stopped.items():
+            log.error("index %s stays stopped: %s", index, reason)
     if wrong:
         more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
         where = f"{wrong[0].place}: " if wrong[0].place.line else ""
         raise ConfigError(f"{where}{wrong[0].message}{more}", hint="penstock check tells everything, with its remedy.")
-    return report
+    return report, stopped
+
+
+def _stopped_before(deployment: Deployment) -> Mapping[str, str]:
+    """The indexes that an earlier run had to stop."""
+    folder = Path(deployment.locate(deployment.state))
+    if not folder.exists():
+        return {}
+    with closing(State(folder)) as state:
+        return state.stopped()
+
+
+def _misfits(prepared: Prepared, thorough: bool) -> Mapping[str, str]:
+    """The indexes that the database does not fit any more, and why."""
+    if not thorough:
+        return drifted(prepared.settings, prepared.schemas.schemas, prepared.builder)
+    schemas = [index.schema for index in prepared.deployment.enabled]
+    report = check_live(prepared.settings, schemas, source_rules(prepared.deployment.source))
+    return {one.index: one.message for one in reversed(report.of(Severity.ERROR)) if one.index}
 
 
 def _set_identities(settings: ConnectionSettings, report: LiveReport) -> None:
@@ -157,6 +203,8 @@ def pipeline(prepared: Prepared, session: Callable[[], Session], socket: str = "
     from penstock.spark.pipeline import Pipeline
 
     report = Report({index: IndexReport() for index in prepared.sources})
+    for index, reason in prepared.stopped.items():
+        report.stopped(index, reason)
     plan = _plan(prepared, socket)
     return Pipeline(session(), plan, prepared.state, report)
 
@@ -190,6 +238,8 @@ def _plan(prepared: Prepared, socket: str) -> Plan:
         },
         cuts=cut,
         confirmed=lambda: _confirmed(prepared),
+        misfits=functools.partial(_misfits, prepared),
+        without=lambda misfits: _plan(prepared.without(misfits), socket),
     )
 
 

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 @option("--spread", is_flag=True, help="Run every batch as a Spark job; without it, small ones are done by the driver.")
 @logged
 def run(config: str | None, locked: str | None, master: str, spread: bool) -> int:
-    """Fill every index of a deployment from the database, then follow each change, until a signal ends it."""
+    """Fill every index of a deployment from the database, then follow each change, until a signal ends it.
+
+    What Spark itself has to say is in spark.log, in the state folder.
+    """
     from penstock.app.running import prepare
     from penstock.ops.control import Control
 
@@ -69,7 +72,8 @@ def _start(prepared: Prepared, master: str, socket: str) -> Pipeline:
     from penstock.app.running import pipeline
     from penstock.spark import session
 
-    return pipeline(prepared, lambda: session("penstock", master=master), socket)
+    log_file = Path(prepared.deployment.locate(prepared.deployment.state), "spark.log")
+    return pipeline(prepared, lambda: session("penstock", master=master, log_file=log_file), socket)
 
 
 def _show(pipeline: Pipeline) -> None:

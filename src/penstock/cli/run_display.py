@@ -67,6 +67,8 @@ class Display:
 
 
 def _index_line(name: str, one: dict[str, object]) -> str:
+    if one["phase"] == "stopped":
+        return f"{name} stopped: {one['reason']}"
     if one["phase"] == "seeding":
         return f"{name} seeding {one['chunks_done']}/{one['chunks']} ({one['seeded']} documents)"
     return f"{name} {one['phase']} ({one['seeded']} seeded, {one['written']} written, {one['deleted']} deleted)"

@@ -32,6 +32,9 @@ def status(config: str | None, json: bool) -> None:
         f"{told['changes']} changes in {told['batches']} batches, at {told['position']}, running for"
         f" {told['running_s']:.0f} s, {told['restarts']} restarts, {told['quarantined']} in quarantine."
     )
+    for name, one in told["indexes"].items():
+        if one["reason"]:
+            click.echo(f"Index {name} is stopped: {one['reason']}")
     if told["trouble"]:
         click.echo(f"Trouble: {told['trouble']}")
 

@@ -8,8 +8,8 @@ Deliberately not: reading files (`file` does) and connecting.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from penstock.config.secrets import Secret
@@ -190,6 +190,10 @@ class Deployment:
     def enabled(self) -> tuple[Index, ...]:
         """The indexes that are kept."""
         return tuple(index for index in self.indexes if index.enabled)
+
+    def without(self, names: Collection[str]) -> Deployment:
+        """The same with these indexes left out."""
+        return replace(self, indexes=tuple(index for index in self.indexes if index.name not in names))
 
     def index(self, name: str) -> Index | None:
         """The index of that name, enabled or not."""

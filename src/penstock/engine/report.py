@@ -23,6 +23,7 @@ class Phase(StrEnum):
     WAITING = "waiting"
     SEEDING = "seeding"
     LIVE = "live"
+    STOPPED = "stopped"
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class IndexReport:
     done_before: int = 0
     written: int = 0
     deleted: int = 0
+    reason: str = ""
+    """Why it is stopped."""
 
     @property
     def eta_s(self) -> float | None:
@@ -79,7 +82,14 @@ class Report:
         """These are complete."""
         with self._lock:
             for index in indexes:
-                self.indexes[index].phase = Phase.LIVE
+                if self.indexes[index].phase is not Phase.STOPPED:
+                    self.indexes[index].phase = Phase.LIVE
+
+    def stopped(self, index: str, reason: str) -> None:
+        """Live keeps the index no longer."""
+        with self._lock:
+            one = self.indexes.setdefault(index, IndexReport())
+            one.phase, one.reason = Phase.STOPPED, reason
 
     def batch(self, tally: Tally, end: Lsn, direct: bool) -> None:
         """A batch is durable everywhere."""
@@ -112,6 +122,7 @@ class Report:
                     "eta_s": None if one.eta_s is None else round(one.eta_s, 1),
                     "written": one.written,
                     "deleted": one.deleted,
+                    "reason": one.reason,
                 }
                 for name, one in self.indexes.items()
             }

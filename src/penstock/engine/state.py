@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS quarantine (
     name TEXT, sink TEXT, id TEXT, version TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL
     DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')), PRIMARY KEY (name, sink, id));
 CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, identity TEXT NOT NULL, epoch TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS stopped (name TEXT PRIMARY KEY, reason TEXT NOT NULL);
 """
 
 
@@ -215,8 +216,23 @@ class State:
             for name, identity in identities.items()
         }
         rows = [(name, identities[name], epoch) for name, epoch in epochs.items()]
-        self._write(("DELETE FROM kept WHERE ?", [(1,)]), ("INSERT INTO kept VALUES (?, ?, ?)", rows))
+        self._write(
+            ("DELETE FROM kept WHERE ?", [(1,)]),
+            ("INSERT INTO kept VALUES (?, ?, ?)", rows),
+            ("DELETE FROM stopped WHERE name = ?", [(name,) for name in epochs]),
+        )
         return epochs
+
+    def stop_index(self, index: str, reason: str) -> None:
+        """Live keeps an index no longer; when it does again, a new epoch begins."""
+        self._write(
+            *((f"DELETE FROM {table} WHERE name = ?", [(index,)]) for table in ("kept", "gone", "chunk", "seed")),
+            ("INSERT OR REPLACE INTO stopped VALUES (?, ?)", [(index, reason)]),
+        )
+
+    def stopped(self) -> dict[str, str]:
+        """The indexes that were stopped and are not kept since, with the reason."""
+        return dict(self._read("SELECT name, reason FROM stopped"))
 
 
 def _text(key: Key | None) -> str | None:

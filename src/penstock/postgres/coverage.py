@@ -8,12 +8,15 @@ not: who may run it (`alteration` tries), and running it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from penstock.model import Blocker, Op, QualifiedTable, literal, quote
 from penstock.postgres import identity
+from penstock.postgres.catalog import IdentityKind, TableInfo, TableKind
 from penstock.postgres.examination import Examined, Finding, Stage, cure, examine, in_order
 from penstock.postgres.observation import Observation, Standing
+
+Columns = Mapping[QualifiedTable, Collection[str]]
 
 # Writers queue behind a lock request, so it must not wait long.
 LOCK_TIMEOUT_S = 5.0
@@ -21,25 +24,29 @@ LOCK_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """Tables to be put into a publication: made for them where it does not exist, else widened."""
+    """Tables to be put into a publication: made for them where it does not exist, else widened.
+
+    `lists` has the columns of the tables that are published in part.
+    """
 
     publication: str
     tables: tuple[QualifiedTable, ...]
     only: frozenset[QualifiedTable]
     creates: bool
     generated: bool
+    lists: Columns = field(default_factory=dict)
 
     def with_tables(self, tables: Iterable[QualifiedTable]) -> Addition:
         """The same for other tables."""
-        return Addition(self.publication, tuple(tables), self.only, self.creates, self.generated)
+        return replace(self, tables=tuple(tables))
 
     @property
     def statement(self) -> str:
         """The CREATE or ALTER PUBLICATION."""
         if not self.creates:
-            return f"ALTER PUBLICATION {quote(self.publication)} ADD TABLE {self._listed()};"
+            return f"ALTER PUBLICATION {quote(self.publication)} ADD TABLE {self._listed(self.lists)};"
         option = " WITH (publish_generated_columns = stored)" if self.generated else ""
-        return f"CREATE PUBLICATION {quote(self.publication)} FOR TABLE {self._listed()}{option};"
+        return f"CREATE PUBLICATION {quote(self.publication)} FOR TABLE {self._listed(self.lists)}{option};"
 
     @property
     def lock(self) -> str:
@@ -56,9 +63,13 @@ class Addition:
             return self.statement
         return "\n".join(["BEGIN;", set_lock_timeout(lock_timeout_s), self.lock, self.statement, "COMMIT;"])
 
-    def _listed(self) -> str:
+    def _listed(self, lists: Columns | None = None) -> str:
         # Without ONLY, tables that inherit would be published along, with whatever identity they have.
-        return ", ".join(f"{'ONLY ' if table in self.only else ''}{table.sql}" for table in sorted(self.tables))
+        columns = {table: f" ({', '.join(map(quote, names))})" for table, names in (lists or {}).items()}
+        return ", ".join(
+            f"{'ONLY ' if table in self.only else ''}{table.sql}{columns.get(table, '')}"
+            for table in sorted(self.tables)
+        )
 
 
 def set_lock_timeout(seconds: float) -> str:
@@ -82,35 +93,65 @@ class Judgement:
 def decide(
     seen: Observation,
     required: Collection[QualifiedTable],
-    columns: Mapping[QualifiedTable, Collection[str]] | None = None,
+    columns: Columns | None = None,
+    lists: Columns | None = None,
 ) -> Judgement:
-    """Judge what was seen. `columns` names, for some tables, the columns whose values a reader follows."""
+    """Judge what was seen. `columns` names, for some tables, the columns whose values a reader follows.
+
+    Of a table in `lists` only those columns and its identity are to be published, where that can break no write.
+    """
     examined = [examine(seen, table, (columns or {}).get(table, ())) for table in sorted(required)]
     findings = [*_operation_findings(seen), *(finding for one in examined for finding in one.findings)]
     missing = [one for one in examined if one.standing is not Standing.PRESENT]
     sound = [one for one in missing if not one.findings]
     mendable = [one for one in missing if all(finding.steps for finding in one.findings)]
-    script = (_addition(seen, mendable).script(),) if mendable else ()
+    script = (_addition(seen, mendable, lists).script(),) if mendable else ()
     return Judgement(
         publication=seen.name,
         present=frozenset(one.table for one in examined if one.standing is Standing.PRESENT),
         missing=frozenset(one.table for one in missing),
-        addition=_addition(seen, sound) if sound else None,
+        addition=_addition(seen, sound, lists) if sound else None,
         blockers=tuple(dict.fromkeys(finding.blocker for finding in findings)),
         notes=tuple(dict.fromkeys(note for one in examined for note in one.notes)),
         sql=(*in_order(step for finding in findings for step in finding.steps), *script),
     )
 
 
-def _addition(seen: Observation, examined: Sequence[Examined]) -> Addition:
+def _addition(seen: Observation, examined: Sequence[Examined], lists: Columns | None) -> Addition:
     tables = tuple(one.table for one in examined)
+    listed = {
+        table: _list(seen, seen.tables[table], names) for table, names in (lists or {}).items() if table in tables
+    }
     return Addition(
         seen.name,
         tables,
         only=frozenset(table for table in tables if seen.tables[table].inheritors),
         creates=seen.publication is None,
         generated=any(one.generated for one in examined),
+        lists={table: names for table, names in listed.items() if names},
     )
+
+
+def _list(seen: Observation, info: TableInfo, wanted: Collection[str]) -> tuple[str, ...]:
+    """The columns to publish of it; none where it has to be published whole.
+
+    The server rejects writes to a FULL table with a list, and lists of partitioned tables, beside whole schemas, and
+    before 15; a partition is published with the table above it.
+    """
+    beside_schemas = seen.publication is not None and bool(seen.publication.schemas)
+    generated = {column.name for column in info.columns if column.generated}
+    names = {*wanted, *info.identity.columns}
+    if (
+        seen.server_version < 150000
+        or beside_schemas
+        or info.kind is TableKind.PARTITIONED
+        or info.ancestors
+        or info.identity.kind is IdentityKind.FULL
+        or not info.identity.usable
+        or names & generated
+    ):
+        return ()
+    return tuple(info.ordered(names))
 
 
 def _operation_findings(seen: Observation) -> list[Finding]:

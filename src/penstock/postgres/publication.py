@@ -20,7 +20,7 @@ from penstock.errors import BugError, CoverageError, PublicationError
 from penstock.model import CoverageReport, Lsn, Op, QualifiedTable, literal, quote
 from penstock.postgres.alteration import add, emit_marker
 from penstock.postgres.catalog import SqlConnection, TableInfo, one_snapshot, read_tables
-from penstock.postgres.coverage import LOCK_TIMEOUT_S, Addition, Judgement, decide
+from penstock.postgres.coverage import LOCK_TIMEOUT_S, Addition, Columns, Judgement, decide
 from penstock.postgres.observation import Observation
 from penstock.postgres.publication_catalog import read_publication
 from penstock.postgres.sqlstate import translating
@@ -29,8 +29,6 @@ from penstock.postgres.trial import Trial, try_out
 __all__ = ["Columns", "Ensured", "ensure", "inspect", "names", "provision", "read_publication", "require"]
 
 log = logging.getLogger(__name__)
-
-Columns = Mapping[QualifiedTable, Collection[str]]
 
 # Each time round, somebody else has just changed the publication; three times in a row is a quarrel.
 _ROUNDS = 3
@@ -58,7 +56,7 @@ def inspect(
     transaction that is rolled back, which uses up a transaction id and holds, for a moment, a lock that no writer
     waits for.
     """
-    report, _, _ = _look(conn, publication, required, columns)
+    report, _, _ = _look(conn, publication, _Wanted(required, columns))
     return report
 
 
@@ -75,7 +73,7 @@ def ensure(
     Otherwise changes nothing and warns with the SQL. Raises CoverageError, with nothing changed, where a lock could
     not be had in time.
     """
-    return provision(conn, publication, required, manage, columns, lock_timeout_s).report
+    return _provision(conn, publication, _Wanted(required, columns), manage, lock_timeout_s).report
 
 
 def provision(
@@ -83,13 +81,33 @@ def provision(
     publication: str,
     required: Collection[QualifiedTable],
     manage: bool,
-    columns: Columns | None = None,
+    lists: Columns | None = None,
     lock_timeout_s: float = LOCK_TIMEOUT_S,
 ) -> Ensured:
-    """`ensure`, telling also what was added and from where in the WAL on the added tables are in the stream."""
+    """`ensure`, telling also what was added and from where in the WAL on the added tables are in the stream.
+
+    Of a table in `lists` only those columns and its identity are published, where that can break no write. A table that
+    is published already stays as it is.
+    """
+    return _provision(conn, publication, _Wanted(required, lists=lists), manage, lock_timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The tables, the columns that are followed, and those that are to be published, where not all are."""
+
+    tables: Collection[QualifiedTable]
+    columns: Columns | None = None
+    lists: Columns | None = None
+
+    def judge(self, seen: Observation) -> Judgement:
+        return decide(seen, self.tables, self.columns, self.lists)
+
+
+def _provision(conn: SqlConnection, publication: str, wanted: _Wanted, manage: bool, lock_timeout_s: float) -> Ensured:
     if conn.info.transaction_status is not TransactionStatus.IDLE:
         raise BugError("a publication is changed in a transaction of its own, but one is open on this connection")
-    report, judgement, trial = _look(conn, publication, required, columns)
+    report, judgement, trial = _look(conn, publication, wanted)
     addition = _permitted(judgement, trial) if manage else None
     added: frozenset[QualifiedTable] = frozenset()
     for _ in range(_ROUNDS):
@@ -98,7 +116,7 @@ def provision(
         added |= set(addition.tables)
         if add(conn, addition, lock_timeout_s):
             break
-        addition = _permitted(decide(_observe(conn, publication, required), required, columns), trial)
+        addition = _permitted(wanted.judge(_observe(conn, publication, wanted.tables)), trial)
     else:
         raise CoverageError(f"publication {quote(publication)} is being changed by others; nothing was added to it")
     _tell(report, added)
@@ -136,11 +154,9 @@ def require(
     )
 
 
-def _look(
-    conn: SqlConnection, publication: str, required: Collection[QualifiedTable], columns: Columns | None
-) -> tuple[CoverageReport, Judgement, Trial]:
-    seen = _observe(conn, publication, required)
-    judgement = decide(seen, required, columns)
+def _look(conn: SqlConnection, publication: str, wanted: _Wanted) -> tuple[CoverageReport, Judgement, Trial]:
+    seen = _observe(conn, publication, wanted.tables)
+    judgement = wanted.judge(seen)
     trial = try_out(conn, seen, judgement.addition) if judgement.addition else Trial()
     whole = judgement.addition is not None and judgement.missing == set(judgement.addition.tables)
     report = CoverageReport(

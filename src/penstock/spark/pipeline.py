@@ -3,7 +3,8 @@
 Guarantees: a batch counts as done when it is durable in every sink (Spark then logs it, and only then is the slot
 acknowledged); a seed goes on where it stood after any crash, and is complete only when each of its chunks is durable;
 live goes on for all indexes meanwhile. A stream that failed is started again with growing waits, unless its trouble is
-somebody's to mend. Deliberately not: what is done with a batch (`engine`), or who the parts are (`app`).
+somebody's to mend. An index that the database no longer fits is stopped by name; the others go on. Deliberately not:
+what is done with a batch (`engine`), or who the parts are (`app`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -23,7 +25,7 @@ from penstock.engine.batch import Parts, Tally
 from penstock.engine.policy import Backoff, judge
 from penstock.engine.report import Report
 from penstock.engine.state import Chunk, Seed, State
-from penstock.errors import PenstockError, RetryableError, UnavailableError
+from penstock.errors import ConfigError, PenstockError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from penstock.spark import direct, failures, spread
 from penstock.spark.source import PenstockSource
@@ -41,6 +43,8 @@ _T = TypeVar("_T")
 # Chunks of a seed that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
 _WAVE = 64
 _KEYS_AT_ONCE = 1000
+# How often the catalog is asked whether the database still fits the schemas.
+_LOOK_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ class Plan:
     """What runs: by `app`, from a deployment.
 
     `parts` are this process's, with every sink; `opener` gives tasks theirs, with the sinks of these names. `seeds` are
-    the sinks (by name) that each index has still to be seeded into.
+    the sinks (by name) that each index has still to be seeded into. `misfits` asks the database which indexes it no
+    longer fits, and why: by its catalog, or, where something failed, by everything that `check` knows. `without` is the
+    plan for the others.
     """
 
     options: Mapping[str, str]
@@ -61,6 +67,8 @@ class Plan:
     seeds: Mapping[str, tuple[str, ...]]
     cuts: Callable[[str], Sequence[Key]]
     confirmed: Callable[[], Lsn]
+    misfits: Callable[[bool], Mapping[str, str]]
+    without: Callable[[Mapping[str, str]], Plan]
 
     def shared(self) -> list[str]:
         """The names of the sinks that several processes may write to."""
@@ -83,6 +91,8 @@ class Pipeline:
     _stopping: threading.Event = field(default_factory=threading.Event)
     _idle: threading.Lock = field(default_factory=threading.Lock)
     _wanted: threading.Event = field(default_factory=threading.Event)
+    _shed: threading.Event = field(default_factory=threading.Event)
+    _pausing: threading.Event = field(default_factory=threading.Event)
     _failure: BaseException | None = None
     _seed_error: BaseException | None = None
     _backoff: Backoff = field(default_factory=Backoff)
@@ -125,6 +135,8 @@ class Pipeline:
     def _start(self) -> StreamingQuery | None:
         """The query, or None with the failure noted."""
         self._failure = None
+        self._shed.clear()
+        self._pausing.clear()
         try:
             with failures.telling():
                 stream = self.spark.readStream.format("penstock").options(**self.plan.options).load()
@@ -139,16 +151,53 @@ class Pipeline:
 
     def _watch(self, query: StreamingQuery) -> None:
         """Wait until the query ends, or end it between two batches."""
-        while not self._stopping.wait(0.2):
+        look = time.monotonic() + _LOOK_EVERY_S
+        while not self._stopping.wait(0.2) and not self._shed.is_set():
             if not query.isActive:
                 self._failure = self._failure or failures.told(query.exception())
                 return
+            if time.monotonic() > look:
+                self._look_at_schemas()
+                look = time.monotonic() + _LOOK_EVERY_S
+        self._pausing.set()
         with self._idle:
             pass  # the batch under way is done; the next one is not begun
         query.stop()
+        self._failure = None
+
+    def _look_at_schemas(self) -> None:
+        """Stop what the database no longer fits, before anything fails because of it."""
+        try:
+            self._stop_indexes(self.plan.misfits(False))
+        except RetryableError as error:
+            log.debug("the catalog could not be read: %s", error)
+
+    def _stop_indexes(self, misfits: Mapping[str, str]) -> bool:
+        """Go on without them; an error where none would be left."""
+        misfits = {index: reason for index, reason in misfits.items() if index in self.plan.parts.indexes}
+        for index, reason in misfits.items():
+            self.state.stop_index(index, reason)
+            self.report.stopped(index, reason)
+            log.error("index %s is stopped: %s. Mend that and start again: it will be seeded anew.", index, reason)
+        if misfits.keys() >= set(self.plan.parts.indexes):
+            index, reason = next(iter(misfits.items()))
+            raise ConfigError(
+                f"index {index} does not fit the database any more: {reason}",
+                hint="Change the schema, or the table back, and start again: penstock check tells what is wrong.",
+            )
+        if misfits:
+            self.plan = self.plan.without(misfits)
+            self._shed.set()
+        return bool(misfits)
 
     def _bear(self, failure: BaseException) -> None:
-        """Wait before the next try, or give up."""
+        """Wait before the next try, or give up; an index that is the cause is stopped, and the others go on."""
+        try:
+            to_mend = isinstance(failure, PenstockError) and not isinstance(failure, RetryableError)
+            if to_mend and self._stop_indexes(self.plan.misfits(True)):
+                return
+        except RetryableError as error:
+            failure = error
         if not isinstance(failure, RetryableError) or _has_jvm_ended():
             raise failure
         wait_s = self._backoff.next_s()
@@ -158,7 +207,7 @@ class Pipeline:
 
     def _on_batch(self, frame: DataFrame, number: int) -> None:
         with self._idle:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._pausing.is_set():
                 raise UnavailableError("penstock is stopping")  # not begun: the batch comes again
             try:
                 with failures.telling():
@@ -218,11 +267,11 @@ class Pipeline:
         """Seed what has to be, then whatever a TRUNCATE asks for."""
         try:
             for index in self.plan.seeds:
-                self._retrying(functools.partial(self._ensure_seed, index))
+                self._seed_step(functools.partial(self._ensure_seed, index))
             while not self._stopping.is_set():
                 self._wanted.clear()
                 for index in self.plan.parts.indexes:
-                    while not self._stopping.is_set() and self._retrying(functools.partial(self._seed_once, index)):
+                    while not self._stopping.is_set() and self._seed_step(functools.partial(self._seed_once, index)):
                         pass
                 self._wanted.wait(1.0)
         except BaseException as error:  # noqa: BLE001 - told to the thread that waits
@@ -230,8 +279,19 @@ class Pipeline:
                 self._seed_error = error
                 self.stop()
 
+    def _seed_step(self, act: Callable[[], _T]) -> _T | None:
+        """Do it; None where its index was stopped instead."""
+        try:
+            return self._retrying(act)
+        except PenstockError as error:
+            if isinstance(error, RetryableError) or not self._stop_indexes(self.plan.misfits(True)):
+                raise
+            return None
+
     def _ensure_seed(self, index: str) -> None:
         """Go on with the seed that was under way, where it fills these sinks; else begin, and fill its sinks, too."""
+        if index not in self.plan.parts.sinks:
+            return  # stopped
         sinks, found = self.plan.seeds[index], self.state.seed(index)
         if found is not None and found.identity != self.plan.identities[index]:
             self.state.end_seed(found)
@@ -247,7 +307,7 @@ class Pipeline:
     def _seed_once(self, index: str) -> bool:
         """One seed of the index to its end; False where there is none to do."""
         seed = self.state.seed(index)
-        if seed is None:
+        if seed is None or index not in self.plan.parts.sinks:
             self.report.live([index])
             return False
         self.report.seeding(seed)
@@ -257,16 +317,21 @@ class Pipeline:
         while (left := self.state.chunks_left(index)) and not self._stopping.is_set():
             wave = left[:_WAVE]
             tally = self._retrying(lambda: self._fill(seed, wave, sinks))  # noqa: B023 - called at once
-            now = self.state.seed(index)
-            if now is None or now.version != seed.version:
-                return True  # another seed took its place
+            if not self._is_under_way(seed):
+                return True
             documents = tally.written.get(index, 0)
             self.state.finish_chunks(seed, wave, documents)
             self.report.seeded(index, len(wave), documents)
         if self._stopping.is_set():
             return False
-        self._complete(seed, sinks)
+        if self._is_under_way(seed):
+            self._complete(seed, sinks)
         return True
+
+    def _is_under_way(self, seed: Seed) -> bool:
+        """Whether no other seed took its place, and the index was not stopped."""
+        now = self.state.seed(seed.index)
+        return now is not None and now.version == seed.version
 
     def _fill(self, seed: Seed, wave: Sequence[Chunk], sinks: Sequence[Sink]) -> Tally:
         shared = [sink for sink in sinks if sink.shared]

@@ -21,7 +21,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,24 +35,50 @@ if TYPE_CHECKING:
 
 # macOS allows the path of a unix socket 103 characters, Linux 107; the name that Spark gives one takes 43 of them.
 _LONGEST_SOCKET_FOLDER = 103 - 43
+_LARGE_LOG_BYTES = 16 << 20
 
 _log = logging.getLogger(__name__)
 
 
 def session(
-    app_name: str = "penstock", *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+    app_name: str = "penstock",
+    *,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    log_file: Path | None = None,
 ) -> SparkSession:
-    """The session of this process, built if there is none. spark-submit's and a Connect server's master stay theirs."""
+    """The session of this process, built if there is none. spark-submit's and a Connect server's master stay theirs.
+
+    What a JVM that is built here and its workers say goes to `log_file`, where there is one, instead of stderr.
+    """
     require_pyspark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name).config(map=dict(conf or {}))
     if SparkContext._active_spark_context is None and not _is_made_elsewhere(conf or {}):
-        return builder.config(map={**_prepare(master, conf or {})}).getOrCreate()
+        chosen: dict[str, bool | float | int | str | None] = {**_prepare(master, conf or {})}
+        with _stderr_to(log_file) if log_file else nullcontext():
+            return builder.config(map=chosen).getOrCreate()
     found = SparkSession.getActiveSession() or builder.getOrCreate()
     advise(found)
     return found
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile write there. A file that has grown large begins anew."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    if path.exists() and path.stat().st_size > _LARGE_LOG_BYTES:
+        flags |= os.O_TRUNC
+    before, file = os.dup(2), os.open(path, flags, 0o600)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(file)
 
 
 def advise(spark: SparkSession) -> list[str]:
