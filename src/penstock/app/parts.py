@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app import local_path
 from penstock.config.connection import connection_settings
-from penstock.config.deployment import Deployment, LocalSink, OpenSearchSink, StdoutSink
+from penstock.config.deployment import DeltaSink, Deployment, LocalSink, OpenSearchSink, StdoutSink
 from penstock.contracts import Sink, Target
 from penstock.document.build import PgDocumentBuilder
 from penstock.document.mapping import IndexSettings, index_body
@@ -63,6 +63,12 @@ def open_sink(config: SinkConfig, deployment: Deployment) -> Sink:
         from penstock.sinks.stdout import StdoutSink as Stdout
 
         return Stdout(StdoutSettings(config.name, config.pretty))
+    if isinstance(config, DeltaSink):
+        from penstock.sinks.delta import DeltaSettings
+        from penstock.sinks.delta import DeltaSink as Delta
+
+        options = {key: secret.require() for key, secret in config.storage_options.items()}
+        return Delta(DeltaSettings(config.name, deployment.locate(config.path), options))
     if isinstance(config, OpenSearchSink) and config.type == "opensearch":
         return _opensearch(config, deployment)
     kind = getattr(config, "type", type(config).__name__.removesuffix("Sink").lower())

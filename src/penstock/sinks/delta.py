@@ -1,0 +1,228 @@
+"""Documents in Delta tables: one table an index, kept current by MERGE on id and version.
+
+Readers read the table `PATH/NAME`; it appears, and later changes its generation, in one commit. A generation that is
+being seeded is kept in `PATH/_penstock/NAME`, which also remembers what has to be remembered. Guarantees: those of
+`penstock.contracts.Sink`. Versions decide in the MERGE; a batch that comes again changes nothing and makes no commit,
+so the change feed tells each change once. A flush is one commit for each index that was written to. A delete leaves a
+row that says so, for a week at least. One process writes; on a path of this machine a second one is refused, elsewhere
+their commits come one after the other and versions decide.
+Deliberately not: mappings (`Target.body` is for search engines), and a column for each field: a body is JSON text.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.contracts import Rejection, Target, Writes
+from penstock.errors import BugError, DiskError, OperatorError
+from penstock.model import Lsn
+from penstock.sinks.delta_memory import Memory, begin, read
+from penstock.sinks.delta_table import DocumentTable, Row, find, make, show
+from penstock.sinks.local_file import WriterLock
+
+if TYPE_CHECKING:
+    from penstock.contracts import Sink
+
+# A week: far longer than a write can be late.
+TOMBSTONE_S = 7 * 86400
+# Writes that wait for a flush are merged from here on, so that memory stays bounded.
+_MERGE_BYTES = 64 << 20
+# So many merges leave about as many small files; then they are joined.
+_COMPACT_EVERY = 64
+_VACUUM_S = 3600
+_OURS = "_penstock"
+_NO_TEXT = "it is no text in UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSettings:
+    """What the deployment calls the sink, the folder (or its URL) of the tables, and how the storage is reached."""
+
+    name: str
+    path: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(slots=True)
+class _Index:
+    """An index at work: its memory, the table that holds it, and what waits to be merged."""
+
+    memory: Memory
+    readers: DocumentTable | None
+    workshop: DocumentTable
+    waiting: dict[str, Row] = field(default_factory=dict)
+    waiting_bytes: int = 0
+    merges: int = 0
+    vacuumed_s: float = 0.0
+    is_shown: bool = False
+    """Whether readers see this generation: then it is their table that is written to."""
+
+    @property
+    def table(self) -> DocumentTable:
+        """The table that holds this generation."""
+        return self.readers if self.readers is not None and self.is_shown else self.workshop
+
+
+class DeltaSink:
+    """See `penstock.contracts.Sink`."""
+
+    shared = False
+
+    def __init__(self, settings: DeltaSettings, *, clock: Callable[[], float] = time.time) -> None:
+        self.name = settings.name
+        self._path, self._storage = settings.path.rstrip("/"), dict(settings.storage_options)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._writer_lock: WriterLock | None = None
+        self._indexes: dict[str, _Index] = {}
+
+    def open(self, target: Target) -> None:
+        """Find the index's current generation; begin one where it is of another schema or source, or was deleted."""
+        with self._lock:
+            self._become_the_writer()
+            readers = find(self._place(target.name), self._storage)
+            if readers is not None and not readers.is_of_ours():
+                raise OperatorError(
+                    f"sink {self.name}: {self._place(target.name)} is a Delta table of somebody else",
+                    hint="Move it away, give the sink another path, or set a prefix in the deployment.",
+                )
+            place = self._place(_OURS, target.name)
+            workshop = find(place, self._storage)
+            memory = read(workshop.properties, place) if workshop else None
+            if memory and workshop and memory.fits(target):
+                is_shown = readers is not None and readers.merged(memory.application) is not None
+                if memory.seeded is None or is_shown:
+                    one = _Index(memory, readers, workshop, is_shown=is_shown)
+                    self._indexes[target.index] = one
+                    self._purge(one)
+                    return
+            memory = begin(target, int(self._clock()))
+            self._indexes[target.index] = _Index(memory, readers, make(place, self._storage, memory.written()))
+
+    def seeded(self, index: str) -> Lsn | None:
+        """The version of `complete`, where readers see this generation."""
+        with self._lock:
+            one = self._known(index)
+            return one.memory.seeded if one.is_shown else None
+
+    def seeding(self, index: str) -> None:
+        """Nothing to do: readers do not see the table that a seed fills, and merges are as large as memory allows."""
+
+    def complete(self, index: str, version: Lsn) -> None:
+        """Show the generation to readers in one commit, then remember it."""
+        with self._lock:
+            one = self._known(index)
+            self._merge(one)
+            if not one.is_shown:
+                place = self._place(one.memory.name)
+                one.readers = show(one.workshop, place, self._storage, one.memory.application)
+                one.is_shown = True
+            one.memory = replace(one.memory, seeded=version)
+            one.workshop = make(self._place(_OURS, one.memory.name), self._storage, one.memory.written())
+
+    def write(self, writes: Writes) -> Sequence[Rejection]:
+        """Take the writes into memory. What is no text is rejected."""
+        index, ids, bodies = writes.documents
+        rejected = []
+        with self._lock:
+            one = self._known(index)
+            if writes.version < one.memory.floor:
+                return []
+            for id, body in zip(ids, bodies, strict=True):
+                if body is not None and not _is_text(body):
+                    rejected.append(Rejection(index, id, writes.version, _NO_TEXT))
+                    continue
+                before = one.waiting.get(id)
+                if before is None or before[0] <= writes.version:
+                    one.waiting[id] = writes.version, body
+                    one.waiting_bytes += len(id) + len(body or b"")
+            if one.waiting_bytes > _MERGE_BYTES:
+                self._merge(one)
+        return rejected
+
+    def flush(self) -> None:
+        """Merge what waits: a commit for each index that was written to."""
+        with self._lock:
+            for one in self._indexes.values():
+                self._merge(one)
+
+    def clear(self, index: str, version: Lsn) -> None:
+        """Delete what is not above the version, and remember it with the generation."""
+        with self._lock:
+            one = self._known(index)
+            if version < one.memory.floor:
+                return
+            one.waiting = {id: row for id, row in one.waiting.items() if row[0] > version}
+            self._remember(one, replace(one.memory, floor=version))
+            one.table.delete(version, one.memory.application)
+
+    def close(self) -> None:
+        """Forget what was not flushed, and give up the right to write."""
+        with self._lock:
+            self._indexes.clear()
+            if self._writer_lock is not None:
+                self._writer_lock.release()
+                self._writer_lock = None
+
+    def _place(self, *names: str) -> str:
+        return "/".join([self._path, *names])
+
+    def _known(self, index: str) -> _Index:
+        if index not in self._indexes:
+            raise BugError(f"the index {index} was not opened in the sink {self.name}")
+        return self._indexes[index]
+
+    def _become_the_writer(self) -> None:
+        if self._writer_lock is not None or "://" in self._path:
+            return
+        ours = Path(self._place(_OURS))
+        try:
+            ours.mkdir(parents=True, exist_ok=True)
+            self._writer_lock = WriterLock(ours / "writer")
+        except OSError as error:
+            raise DiskError(
+                f"{self._path} cannot be used: {error.strerror}", hint="Check the path, its owner and the disk."
+            ) from None
+
+    def _remember(self, one: _Index, memory: Memory) -> None:
+        one.workshop.remember(memory.written())
+        one.memory = memory
+
+    def _merge(self, one: _Index) -> None:
+        if not one.waiting:
+            return
+        one.table.merge(one.waiting, one.memory.application)
+        one.waiting, one.waiting_bytes = {}, 0
+        one.merges += 1
+        if one.merges % _COMPACT_EVERY == 0:
+            one.table.compact()
+            if self._clock() - one.vacuumed_s > _VACUUM_S:
+                one.vacuumed_s = self._clock()
+                self._purge(one)
+                one.table.vacuum()
+
+    def _purge(self, one: _Index) -> None:
+        """Remove tombstones that are a week old: those up to the mark that was set a week ago, or before."""
+        now_s = int(self._clock())
+        if now_s - one.memory.purge_s < TOMBSTONE_S:
+            return
+        if one.memory.purge_upto:
+            one.table.delete(one.memory.purge_upto, one.memory.application, only_tombstones=True)
+        upto = one.table.merged(one.memory.application) or Lsn.ZERO
+        self._remember(one, replace(one.memory, purge_upto=upto, purge_s=now_s))
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        return body.isascii() or bool(body.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+if TYPE_CHECKING:
+    _as_sink: type[Sink] = DeltaSink

@@ -1,0 +1,67 @@
+"""Commits of a Delta table brought to disk, on a path of this machine: delta-rs writes files and does not sync them.
+
+Guarantees: when `synced` ends without an error, each file that the commits since name, the log's own files and the
+folders are on disk. Elsewhere (a URL) an object is durable when the storage has answered, and nothing is done here.
+Deliberately not: an order between a commit and its data. A machine that loses power in the moment between may keep a
+commit whose data is lost; that commit was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+_LOG = "_delta_log"
+
+
+@contextmanager
+def synced(uri: str, version: int, gone: Callable[[], Exception] | None = None) -> Iterator[None]:
+    """Sync what is committed meanwhile; `version` is that of the last commit before, -1 where there was none.
+
+    Raises `gone()` where that commit's file is not there any more: the table was deleted under us.
+    """
+    if "://" in uri:
+        yield
+        return
+    log = os.path.join(uri, _LOG)
+    if gone is not None and not os.path.exists(_entry(log, version)):
+        raise gone()
+    yield
+    at = version + 1
+    while os.path.exists(entry := _entry(log, at)):
+        for path in _named_in(entry):
+            _sync(os.path.join(uri, path))
+        _sync(entry)
+        _sync(entry.removesuffix("json") + "checkpoint.parquet")
+        at += 1
+    if at > version + 1:
+        for place in (os.path.join(log, "_last_checkpoint"), log, os.path.join(uri, "_change_data"), uri):
+            _sync(place)
+
+
+def _entry(log: str, version: int) -> str:
+    return os.path.join(log, f"{version:020}.json")
+
+
+def _named_in(entry: str) -> Iterator[str]:
+    """The files that a commit adds."""
+    with open(entry, encoding="utf-8") as lines:
+        for line in lines:
+            action = json.loads(line)
+            for kind in ("add", "cdc"):
+                if kind in action:
+                    yield unquote(action[kind]["path"])
+
+
+def _sync(path: str) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # not every commit has a checkpoint, and a later one may have removed a file
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

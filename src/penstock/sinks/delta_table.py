@@ -1,0 +1,238 @@
+"""One Delta table of documents, by delta-rs: read, merged into, replaced, looked after.
+
+A row is a document, or the tombstone of one: `id`, `version` (the LSN as a number), `deleted`, `body` (the document's
+JSON text, null for a tombstone). Guarantees: each method is one commit, or none where nothing changed; two writers of
+one table never both win, the second merges again on top of the first; on a path of this machine a commit's files are
+synced to disk before the method returns. No error holds a value. Deliberately not: versions that are compared anywhere
+but in the MERGE, and mappings.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from penstock.errors import BugError, DiskError, MissingExtraError, OperatorError, RetryableError, UnavailableError
+from penstock.model import Lsn
+from penstock.sinks.delta_sync import synced
+
+try:
+    from arro3.core import RecordBatchReader
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+except ImportError as missing:
+    raise MissingExtraError("deltalake is not installed", hint='Run pip install "penstock[delta]".') from missing
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("deleted", pa.bool_(), nullable=False),
+        pa.field("body", pa.string()),
+    ]
+)
+_COLUMNS = {name: f"s.{name}" for name in SCHEMA.names}
+# The write counts if its version is not lower. One that came before, and is equal in every way, changes nothing: no
+# file is written again, and the change feed does not tell of it twice.
+_COUNTS = (
+    "s.version > t.version OR (s.version = t.version AND (s.deleted <> t.deleted OR s.body IS DISTINCT FROM t.body))"
+)
+# A merge rewrites each file that holds a row it changes: small files keep that cheap (Delta's own 100 MB are for tables
+# that are written once), and what it leaves behind must not wait for a week, for there may be a commit each second.
+_KEPT = "interval 2 days"
+_PROPERTIES = {
+    "delta.enableChangeDataFeed": "true",
+    "delta.targetFileSize": str(16 << 20),
+    "delta.deletedFileRetentionDuration": _KEPT,
+    "delta.logRetentionDuration": _KEPT,
+}
+_TRIES = 8
+_FIRST_WAIT_S = 0.05
+HIGHEST = (1 << 63) - 1
+
+Row = tuple[Lsn, bytes | None]
+"""The version of a write, and its document; None is a tombstone."""
+
+
+class DocumentTable:
+    """A table that is there. Use it from one thread at a time."""
+
+    def __init__(self, table: DeltaTable, uri: str) -> None:
+        self._table, self._uri = table, uri
+        self._merged: dict[str, Lsn] = {}  # asking the table reads its log
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self._table.metadata().configuration
+
+    @property
+    def version(self) -> int:
+        """The number of its last commit, as far as this object has seen."""
+        return self._table.version()
+
+    def is_of_ours(self) -> bool:
+        """Whether it has the columns that we write."""
+        return {field.name: str(field.type) for field in self._table.schema().fields} == _TYPES
+
+    def merged(self, application: str) -> Lsn | None:
+        """The highest version that was merged under this application's id, or None: it never committed here."""
+        if application not in self._merged:
+            with translated(self._uri):
+                number = self._table.transaction_version(application)
+            if number is None:
+                return None
+            self._merged[application] = Lsn(number)
+        return self._merged[application]
+
+    def merge(self, rows: Mapping[str, Row], application: str) -> None:
+        """Take the rows that are not older than what is there."""
+        source = _arrow(rows)
+        highest = max(version for version, _ in rows.values())
+
+        def act() -> None:
+            merger = self._table.merge(
+                source, "t.id = s.id", source_alias="s", target_alias="t", streamed_exec=False,
+                commit_properties=self.counted(application, highest),
+            )  # fmt: skip
+            merger.when_matched_update(_COLUMNS, predicate=_COUNTS).when_not_matched_insert(_COLUMNS).execute()
+
+        self._commit(act)
+
+    def delete(self, upto: Lsn, application: str, *, only_tombstones: bool = False) -> None:
+        """Remove the rows of versions not above `upto`."""
+        which = f"version <= {int(upto)}" + (" AND deleted" if only_tombstones else "")
+        counted = self.counted(application, Lsn.ZERO)
+        self._commit(lambda: self._table.delete(which, commit_properties=counted))
+
+    def remember(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the table."""
+        setting = dict(properties)
+        self._commit(lambda: self._table.alter.set_table_properties(setting, raise_if_not_exists=False))
+
+    def compact(self) -> None:
+        """Join small files. The rows stay what they are, and the change feed is silent about it."""
+        self._commit(self._table.optimize.compact)
+
+    def vacuum(self) -> None:
+        """Remove files that no version of the table needs that is younger than its retention."""
+        self._commit(lambda: self._table.vacuum(dry_run=False))
+
+    def scan(self) -> RecordBatchReader:
+        """Its rows, as they are asked for."""
+        return self._table.scan()
+
+    def counted(self, application: str, version: Lsn) -> CommitProperties:
+        """What a commit carries: the application's id and the highest version that it has merged."""
+        self._merged[application] = highest = max(version, self.merged(application) or Lsn.ZERO)
+        return CommitProperties(app_transactions=[Transaction(application, int(highest))])
+
+    def _commit(self, act: Callable[[], object]) -> None:
+        """Do it; once more where another writer's commit came between."""
+        for attempt in range(_TRIES):
+            with translated(self._uri):
+                try:
+                    with synced(self._uri, self._table.version(), self._gone):
+                        act()
+                    return
+                except CommitFailedError:
+                    self._table.update_incremental()
+            time.sleep(_FIRST_WAIT_S * 2**attempt * random.uniform(0.5, 1.5))
+        raise RetryableError(
+            f"{self._uri}: other writers' commits came between, {_TRIES} times in a row",
+            hint="Let one deployment write to a table; maintenance of yours is best done by few, large commits.",
+        )
+
+    def _gone(self) -> RetryableError:
+        return RetryableError(
+            f"the table {self._uri} is gone",
+            hint="It was deleted while it was written to. Opened again, it is made anew and has to be seeded.",
+        )
+
+
+def find(uri: str, storage: Mapping[str, str]) -> DocumentTable | None:
+    """The table at that place, or None where there is none."""
+    with translated(uri):
+        try:
+            return DocumentTable(DeltaTable(uri, storage_options=dict(storage)), uri)
+        except TableNotFoundError:
+            return None
+
+
+def make(uri: str, storage: Mapping[str, str], properties: Mapping[str, str] | None = None) -> DocumentTable:
+    """An empty table at that place, in one commit: one that was there loses its rows and properties."""
+    before = find(uri, storage)
+    with translated(uri):
+        if "://" not in uri:
+            os.makedirs(uri, exist_ok=True)
+        with synced(uri, before.version if before else -1):
+            table = DeltaTable.create(
+                uri, SCHEMA, mode="overwrite", configuration={**_PROPERTIES, **(properties or {})},
+                storage_options=dict(storage), raise_if_key_not_exists=False,
+            )  # fmt: skip
+        return DocumentTable(table, uri)
+
+
+def show(rows: DocumentTable, uri: str, storage: Mapping[str, str], application: str) -> DocumentTable:
+    """The table at that place, made to hold these rows and no others in one commit; one that was not there appears."""
+    before = find(uri, storage)
+    with translated(uri), synced(uri, before.version if before else -1):
+        if "://" not in uri:
+            os.makedirs(uri, exist_ok=True)
+        write_deltalake(
+            uri, rows.scan(), mode="overwrite", configuration=_PROPERTIES, storage_options=dict(storage),
+            commit_properties=rows.counted(application, Lsn.ZERO),
+        )  # fmt: skip
+        return DocumentTable(DeltaTable(uri, storage_options=dict(storage)), uri)
+
+
+@contextmanager
+def translated(uri: str) -> Iterator[None]:
+    """Turn errors of delta-rs and of the storage into ours; their own words are left out, they may quote a value."""
+    try:
+        yield
+    except TableNotFoundError:
+        raise
+    except CommitFailedError:
+        raise
+    except DeltaError as error:
+        raise OperatorError(
+            f"{uri}: the Delta table cannot be read or written ({type(error).__name__})",
+            hint="Check the path and storage_options. A table that is damaged can be moved away: it is seeded anew.",
+        ) from None
+    except OSError as error:
+        if "://" in uri:
+            raise UnavailableError(
+                f"{uri}: the storage cannot be reached, or refuses ({type(error).__name__})",
+                hint="Check the path, storage_options and the rights they carry.",
+            ) from None
+        raise DiskError(
+            f"{uri} cannot be used: {error.strerror or type(error).__name__}",
+            hint="Check the path, its owner and the disk.",
+        ) from None
+
+
+_TYPES = {
+    "id": 'PrimitiveType("string")',
+    "version": 'PrimitiveType("long")',
+    "deleted": 'PrimitiveType("boolean")',
+    "body": 'PrimitiveType("string")',
+}
+
+
+def _arrow(rows: Mapping[str, Row]) -> pa.Table:
+    versions, bodies = zip(*rows.values(), strict=True)
+    if max(versions) > HIGHEST:
+        raise BugError(f"{max(versions)} is higher than any version that a table can hold")
+    columns = [
+        pa.array(rows.keys(), pa.string()),
+        pa.array([int(version) for version in versions], pa.int64()),
+        pa.array([body is None for body in bodies], pa.bool_()),
+        pa.array(bodies, pa.binary()).cast(pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -1,0 +1,242 @@
+"""The delta sink: the contract of every sink, and what is particular to tables that others read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from penstock.contracts import Documents, Sink, Writes
+from penstock.errors import DiskError, OperatorError, RetryableError
+from penstock.model import Lsn
+from penstock.sinks import delta
+from penstock.sinks.delta import TOMBSTONE_S, DeltaSettings, DeltaSink
+from penstock.sinks.delta_memory import PROPERTY
+from penstock.sinks.delta_table import find, make
+from tests.sinks.contract import INDEX, Rig, SinkContract, document, put, target
+
+
+def make_sink(place: str) -> Sink:
+    return DeltaSink(DeltaSettings("lake", place))
+
+
+def rows(place: str, name: str = INDEX) -> list[dict[str, Any]]:
+    """What somebody else reads who knows the path."""
+    return list(DeltaTable(f"{place}/{name}").to_pyarrow_table().to_pylist())
+
+
+def read(place: str, name: str) -> Mapping[str, bytes]:
+    """The documents: rows that are not tombstones, of which there is one for each id."""
+    if not DeltaTable.is_deltatable(f"{place}/{name}"):
+        return {}
+    found = rows(place, name)
+    assert len({row["id"] for row in found}) == len(found), "a row an id"
+    return {row["id"]: row["body"].encode() for row in found if not row["deleted"]}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    place = str(tmp_path / "lake")
+    return Rig(make_sink, place, lambda name: read(place, name), bad=b'{"n": "\xff"}')
+
+
+class TestDelta(SinkContract):
+    """E72, E81–E83, E85: what every keyed sink promises."""
+
+
+def commits(place: str) -> list[dict[str, Any]]:
+    """What the readers' table went through, the newest first."""
+    return list(DeltaTable(f"{place}/{INDEX}").history())
+
+
+class TestCommits:
+    """E83: exactly once, and all at once."""
+
+    def test_a_batch_that_comes_again_is_no_commit_and_the_change_feed_tells_it_once(self, rig: Rig) -> None:
+        """E83: also regrouped and overtaken."""
+        with rig.sink() as sink:
+            sink.complete(INDEX, Lsn(1))
+            put(sink, 5, {"x": 1, "y": 1})
+            sink.flush()
+            put(sink, 7, {"y": None})
+            sink.flush()
+            before = DeltaTable(f"{rig.place}/{INDEX}").version()
+            for version, documents in (5, {"x": 1}), (5, {"y": 1}), (7, {"y": None}):
+                put(sink, version, documents)
+                sink.flush()
+        with rig.sink() as sink:
+            put(sink, 5, {"y": 1, "x": 1})
+            sink.flush()
+        table = DeltaTable(f"{rig.place}/{INDEX}")
+        assert table.version() == before
+        feed = table.load_cdf(starting_version=1).read_all()
+        columns = (feed[name].to_pylist() for name in ("id", "_change_type", "version"))
+        told = sorted(zip(*columns, strict=True))
+        assert told == [
+            ("x", "insert", 5), ("y", "insert", 5), ("y", "update_postimage", 7), ("y", "update_preimage", 5),
+        ]  # fmt: skip
+
+    def test_a_flush_is_one_commit_that_names_deployment_index_and_generation(self, rig: Rig) -> None:
+        """E83: the number beside the name is the highest version merged; what others count is not looked at."""
+        with rig.sink() as sink:
+            sink.complete(INDEX, Lsn(1))
+            table = DeltaTable(f"{rig.place}/{INDEX}")
+            theirs = CommitProperties(app_transactions=[Transaction("theirs", 99)])
+            write_deltalake(table, table.scan(), mode="append", commit_properties=theirs)
+            before = DeltaTable(f"{rig.place}/{INDEX}").version()
+            put(sink, 9, {"x": 1})
+            put(sink, 5, {"y": 1})
+            sink.flush()
+        table = DeltaTable(f"{rig.place}/{INDEX}")
+        assert table.version() == before + 1
+        memory = json.loads(DeltaTable(f"{rig.place}/_penstock/{INDEX}").metadata().configuration[PROPERTY])
+        assert memory["format"] == 1
+        assert table.transaction_version(f"penstock/system/slot/{INDEX}/{memory['token']}") == 9
+
+    def test_a_generation_appears_and_changes_in_one_commit(self, rig: Rig) -> None:
+        """E84: a reader of any version of the table sees a whole generation."""
+        with rig.sink() as sink:
+            put(sink, 3, {"x": 1, "y": 1})
+            sink.flush()
+            assert not DeltaTable.is_deltatable(f"{rig.place}/{INDEX}")
+            sink.complete(INDEX, Lsn(3))
+        with rig.sink(schema_hash="b") as sink:
+            put(sink, 5, {"x": 2})
+            sink.complete(INDEX, Lsn(5))
+        table = DeltaTable(f"{rig.place}/{INDEX}")
+        assert table.version() == 1
+        for version, ids in (0, ["x", "y"]), (1, ["x"]):
+            table.load_as_version(version)
+            assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == ids
+
+    def test_two_writers_that_saw_the_same_table_do_not_both_insert(self, rig: Rig) -> None:
+        """E83: as two machines on one object store would; the second merges on top of the first."""
+        made = make(f"{rig.place}/{INDEX}", {})
+        late = find(f"{rig.place}/{INDEX}", {})
+        assert late
+        made.merge({"x": (Lsn(6), document(6)), "y": (Lsn(4), document(4))}, "a")
+        late.merge({"x": (Lsn(5), document(5)), "y": (Lsn(5), None)}, "b")
+        assert {row["id"]: (row["version"], row["deleted"]) for row in rows(rig.place)} == {
+            "x": (6, False),
+            "y": (5, True),
+        }
+
+    def test_a_machines_own_maintenance_does_not_disturb(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Small files are joined by the sink, and whoever does it beside the sink is no trouble."""
+        monkeypatch.setattr(delta, "_COMPACT_EVERY", 4)
+        with rig.sink() as sink:
+            sink.complete(INDEX, Lsn(1))
+            for version in range(2, 12):
+                put(sink, version, {str(version): version})
+                sink.flush()
+            assert len(DeltaTable(f"{rig.place}/{INDEX}").file_uris()) < 6
+            assert DeltaTable(f"{rig.place}/{INDEX}").optimize.compact()["numFilesRemoved"]
+            put(sink, 12, {"2": None, "12": 12})
+            sink.flush()
+        assert rig.content() == {str(n): n for n in range(3, 13)}
+
+
+def test_a_document_is_kept_byte_for_byte_and_a_tombstone_says_so(rig: Rig) -> None:
+    body = '{ "n" : 1.10,\n "title": "Zoë \\u00e9 \\n", "big": 12345678901234567890.123456789 }'
+    with rig.sink() as sink:
+        sink.complete(INDEX, Lsn(1))
+        sink.write(Writes(Lsn(2), Documents(INDEX, ["o'brien", "gone"], [body.encode(), None])))
+        sink.flush()
+        assert sorted(rows(rig.place), key=lambda row: str(row["id"])) == [
+            {"id": "gone", "version": 2, "deleted": True, "body": None},
+            {"id": "o'brien", "version": 2, "deleted": False, "body": body},
+        ]
+
+
+def test_tombstones_are_removed_after_a_week_and_not_before(rig: Rig) -> None:
+    """E72: one that is younger than the mark of a week ago stays."""
+    now = [1_000_000.0]
+
+    def at(days: float) -> DeltaSink:
+        now[0] = 1_000_000 + days * 86400
+        sink = DeltaSink(DeltaSettings("lake", rig.place), clock=lambda: now[0])
+        sink.open(target())
+        return sink
+
+    def ids() -> list[str]:
+        return sorted(row["id"] for row in rows(rig.place))
+
+    sink = at(0)
+    sink.complete(INDEX, Lsn(1))
+    put(sink, 3, {"old": None, "alive": 1})
+    sink.flush()
+    sink.close()
+    assert TOMBSTONE_S == 7 * 86400
+    for days, left in (6, ["alive", "old"]), (8, ["alive", "old"]), (14, ["alive", "old"]), (16, ["alive"]):
+        sink = at(days)
+        assert ids() == left, days
+        sink.close()
+
+
+def test_a_table_deleted_by_hand_has_to_be_seeded(rig: Rig) -> None:
+    """E85: while it is written to, that is told, and no half of a table comes of it."""
+    with rig.sink() as sink:
+        put(sink, 3, {"x": 1})
+        sink.complete(INDEX, Lsn(3))
+        shutil.rmtree(f"{rig.place}/{INDEX}")
+        put(sink, 5, {"y": 1})
+        with pytest.raises(RetryableError, match="is gone"):
+            sink.flush()
+        sink.open(target())
+        assert sink.seeded(INDEX) is None
+        put(sink, 6, {"y": 2})
+        sink.complete(INDEX, Lsn(6))
+        assert rig.content() == {"y": 2}
+
+
+def test_a_crash_between_showing_and_remembering_is_mended_by_the_next_complete(rig: Rig) -> None:
+    """E84, E85: readers see the whole; it is not taken for seeded, and goes on in their table."""
+    with rig.sink() as sink:
+        put(sink, 3, {"x": 1})
+        sink.flush()
+        shutil.copytree(f"{rig.place}/_penstock/{INDEX}", f"{rig.place}/before")
+        sink.complete(INDEX, Lsn(3))
+    shutil.rmtree(f"{rig.place}/_penstock/{INDEX}")
+    os.rename(f"{rig.place}/before", f"{rig.place}/_penstock/{INDEX}")
+    with rig.sink() as sink:
+        assert sink.seeded(INDEX) is None
+        put(sink, 5, {"y": 2})
+        sink.flush()
+        assert rig.content() == {"x": 1, "y": 2}
+        sink.complete(INDEX, Lsn(3))
+        assert sink.seeded(INDEX) == 3
+        assert rig.content() == {"x": 1, "y": 2}
+
+
+def test_what_is_not_ours_or_cannot_be_used_is_refused_in_a_sentence(rig: Rig, tmp_path: Path) -> None:
+    """E89: somebody's table, a newer format, a file in place of the folder."""
+    with rig.sink():
+        pass
+    config = DeltaTable(f"{rig.place}/_penstock/{INDEX}")
+    memory = json.loads(config.metadata().configuration[PROPERTY])
+    newer = {PROPERTY: json.dumps({**memory, "format": 2})}
+    config.alter.set_table_properties(newer, raise_if_not_exists=False)
+    with pytest.raises(OperatorError, match="newer Penstock"), rig.sink():
+        pass
+    shutil.copytree(f"{rig.place}/_penstock/{INDEX}", tmp_path / "other" / INDEX)
+    theirs = DeltaTable(str(tmp_path / "other" / INDEX))
+    theirs.alter.add_columns(theirs.schema().fields[0].__class__("more", "string"))
+    sink = make_sink(str(tmp_path / "other"))
+    with pytest.raises(OperatorError, match="somebody else") as refused:
+        sink.open(target())
+    assert "path" in refused.value.hint
+    sink.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError):
+        make_sink(str(tmp_path / "file")).open(target())
+
+
+def test_secrets_of_the_storage_show_nowhere() -> None:
+    settings = DeltaSettings("lake", "s3://bucket/x", {"AWS_SECRET_ACCESS_KEY": "hidden"})
+    assert "hidden" not in repr(settings) + repr(vars(DeltaSink(settings)).keys())
