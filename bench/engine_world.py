@@ -42,7 +42,7 @@ INSERT INTO publisher SELECT n, 'Publisher number ' || n, (ARRAY['DE', 'FR', 'US
 INSERT INTO book SELECT n, CASE WHEN n <= {giant} THEN 1 ELSE n / 100 + 1 END, 'A book with the title number ' || n,
     '978-' || n, repeat('What this book is about, told in a sentence. ', 4), (n % 5000) / 100.0,
     timestamptz '2020-01-01 00:00Z' + n * interval '1 minute' FROM generate_series(1, {books}) n;
-INSERT INTO review SELECT n, n * 7919 % {books} + 1, n % 5 + 1, 'Reader ' || n % 9973,
+INSERT INTO review SELECT n, n::bigint * 7919 % {books} + 1, n % 5 + 1, 'Reader ' || n % 9973,
     'Read in one night, and again in the next: ' || n FROM generate_series(1, {books} * 3) n;
 CREATE INDEX ON book (publisher_id);
 CREATE INDEX ON review (book_id);
