@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.fixtures.standins",
     "tests.fixtures.tls",
     "tests.fixtures.captures",
+    "tests.fixtures.references",
     "tests.fixtures.proxies",
     "tests.fixtures.standbys",
     "tests.fixtures.consumers",

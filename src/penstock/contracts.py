@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from penstock.errors import PenstockError
 from penstock.model import CoverageReport, Lsn, Op, Position, QualifiedTable, SnapshotTable
 
 if TYPE_CHECKING:
@@ -258,3 +259,69 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Give connections back. Any number of times; what was not flushed may be lost."""
+
+
+ConnectorError = PenstockError
+"""What every failure of a reference table's source is; which one it is says who has to act."""
+
+
+class SourceCheckpoint(NamedTuple):
+    """How far a reference table has been delivered: everything up to `position` of `table`, and nothing after it.
+
+    `system_id` and `slot` say what the position belongs to; `format` says how `metadata` is to be read, which is the
+    source's own and plain JSON.
+    """
+
+    format: int
+    system_id: str
+    slot: str
+    table: QualifiedTable
+    position: Position
+    metadata: Mapping[str, Any]
+
+
+@runtime_checkable
+class ReferenceTableSource(Protocol):
+    """One table: what it holds, once, then what happens to it, for ever.
+
+    The snapshot and the changes join without a gap and without an overlap. A source is used by one thread at a time;
+    sources that share a slot may be used by several. Failures are `ConnectorError`; after one, nothing that was
+    delivered is delivered again by the same source, unless `restore` says so.
+    """
+
+    def poll_snapshot(self) -> pa.RecordBatch | None:
+        """The next rows of the table, all of one moment; None when there are no more, and from then on.
+
+        Opens the source where nothing has yet. A snapshot that broke off stays broken: its rows are to be dropped.
+        """
+
+    def is_snapshot_complete(self) -> bool:
+        """Whether `poll_snapshot` has returned None, or `restore` made a snapshot needless."""
+
+    def poll_changes(self) -> pa.RecordBatch | None:
+        """The next changes in commit order, with what happened to each row in added columns; None: nothing now.
+
+        Does not wait. Before the snapshot is complete it is None, and nothing is consumed.
+        """
+
+    def checkpoint(self) -> SourceCheckpoint:
+        """How far this source has delivered. Has no effect and waits for nothing.
+
+        Covers what polls have returned, not what is buffered; where nothing is, it moves on with what was read of the
+        WAL, so that a table without changes holds nothing back.
+        """
+
+    def confirm(self, checkpoint: SourceCheckpoint) -> None:
+        """The checkpoint, and what it covers, is saved: the slot may pass it once its other tables have got there."""
+
+    def restore(self, checkpoint: SourceCheckpoint) -> None:
+        """Go on exactly behind the checkpoint at the next poll.
+
+        Raises where it is none, of a newer format, or of another server, slot or table; then nothing is changed.
+        """
+
+    def close(self) -> None:
+        """Give connections and buffers back. Any number of times, at any moment, from any thread.
+
+        What was confirmed keeps its place in the slot; any other use afterwards is an error.
+        """

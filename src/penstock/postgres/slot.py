@@ -179,16 +179,21 @@ def create(
 
 
 def create_exporting(
-    connection: Connection, name: str, *, failover: bool = False, on_wait: Callable[[], None] | None = None
+    connection: Connection,
+    name: str,
+    *,
+    temporary: bool = False,
+    failover: bool = False,
+    on_wait: Callable[[], None] | None = None,
 ) -> tuple[Lsn, str]:
     """Create a slot over a replication connection; its consistent point, and the name of the snapshot of that moment.
 
-    The snapshot can be adopted until `connection` runs its next command or ends.
+    The snapshot can be adopted until `connection` runs its next command or ends; a temporary slot lives as long as that.
     """
     version = connection.info.server_version
     words = ["SNAPSHOT 'export'", *(["FAILOVER"] if failover else [])]
     options = f"({', '.join(words)})" if version >= 150000 else "EXPORT_SNAPSHOT"
-    statement = f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL {_PLUGIN} {options}"
+    statement = f"CREATE_REPLICATION_SLOT {quote(name)} {'TEMPORARY ' if temporary else ''}LOGICAL {_PLUGIN} {options}"
     result = _patiently(connection, statement, threading.Event(), on_wait)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)

@@ -1,0 +1,325 @@
+"""One slot that many reference tables are read from.
+
+A thread receives; whoever polls a table also sorts what was received to the other tables, where it waits in memory up
+to `buffer_bytes` together and then on disk. Past `spool_bytes` on disk nothing more is taken from the slot, and every
+poll that would need it is an error that names the table which nobody polls.
+
+Guarantees: the slot is acknowledged at the least of what its tables have saved, and no further; a table that was made
+here and not placed yet holds it where it is. A closed table keeps its place until `forget`. A table that joins later
+reads its snapshot at a place in the WAL of its own and is handed what ends behind that. Deliberately not: retrying what
+an operator has to mend, and remembering which tables belong to a slot from one process to the next: make all of them,
+and restore those that have a checkpoint, before the first poll.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from penstock.errors import ConfigError, PenstockError, PositionError, RetryableError
+from penstock.model import Lsn, Origin, Position, QualifiedTable, ReplicationConfig
+from penstock.postgres import changes, publication, slot
+from penstock.postgres.capture import WalChangeCapture
+from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
+from penstock.postgres.receiver import Receiver
+from penstock.postgres.rows import Unrepresentable
+from penstock.postgres.transactions import Transaction
+from penstock.postgres.watermark import Held
+from penstock.reference.delivery import Delivery
+from penstock.reference.shape import Known, learn
+from penstock.reference.source import PostgresReferenceTableSource
+
+# What one step takes from the receiver, and what is decoded at once.
+_STEP_BYTES = 8 << 20
+_PIECE_ROWS = 16_384
+_PIECE_BYTES = 4 << 20
+# A partition may be made at any time; the catalog is not asked for the same stranger more often than this.
+_ASK_AGAIN_S = 30.0
+_OPEN_POLL_S = 0.5
+
+
+class ReferenceCapture:
+    """The slot. Holds no connection until a table is polled; `close` it."""
+
+    def __init__(
+        self,
+        config: ReplicationConfig,
+        connection_url: str | ConnectionSettings,
+        *,
+        manage_publication: bool = True,
+        spool_bytes: int = 1 << 30,
+    ) -> None:
+        if config.temporary_slot or config.start_lsn:
+            raise ConfigError(
+                "reference tables are read from a lasting slot, from where their checkpoints stand",
+                hint="Leave temporary_slot and start_lsn out.",
+            )
+        self.config = config
+        self.settings = resolve(connection_url) if isinstance(connection_url, str) else connection_url
+        self._manage = manage_publication
+        self._spool_bytes = spool_bytes
+        self._lock = threading.RLock()
+        self._tables: dict[QualifiedTable, PostgresReferenceTableSource] = {}
+        self._places: dict[QualifiedTable, Lsn | None] = {}  # what each has saved; None: not known yet
+        self._deliveries: dict[QualifiedTable, Delivery] = {}
+        self._strangers: dict[tuple[QualifiedTable, int], float] = {}
+        self._receiver: Receiver | None = None
+        self._held = Held()
+        self._origin: Origin | None = None
+        self._read = Lsn.ZERO  # everything up to here was sorted to the tables
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"ReferenceCapture(slot={self.config.slot!r}, {self.settings.describe()}, {len(self._tables)} tables)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def table(
+        self, table: str | QualifiedTable, *, key: Sequence[str] = (), unrepresentable: Unrepresentable = "error"
+    ) -> PostgresReferenceTableSource:
+        """A table of this slot; its key unless told otherwise is the primary key. Connects when it is polled."""
+        name = QualifiedTable.parse(table) if isinstance(table, str) else table
+        with self._lock:
+            self._require_open()
+            if name in self._tables and not self._tables[name].closed:
+                raise ConfigError(f"table {name} is read from slot {self.config.slot} already", hint="Close it first.")
+            source = PostgresReferenceTableSource(self, name, tuple(key), unrepresentable)
+            self._tables[name] = source
+            self._places.setdefault(name, None)
+            return source
+
+    def forget(self, table: str | QualifiedTable) -> None:
+        """Close a table for good: the slot no longer waits for it, and its checkpoints are worth nothing."""
+        name = QualifiedTable.parse(table) if isinstance(table, str) else table
+        with self._lock:
+            source = self._tables.pop(name, None)
+            self._places.pop(name, None)
+        if source:
+            source.close()
+        self._acknowledge()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something has been received that was not sorted yet, or the time is over; whether it has."""
+        with self._lock:
+            receiver, read = self._receiver, self._read
+        if receiver is None:
+            return False
+        return bool(receiver.newer(read, timeout_s))
+
+    def lag(self) -> int | None:
+        """Bytes of WAL that are not confirmed yet; None until the slot exists."""
+        with open_sql(self.settings) as connection:
+            return slot.lag(connection, self.config.slot)
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has come from the server."""
+        receiver = self._receiver
+        return receiver.silent_s if receiver else 0.0
+
+    @property
+    def acknowledged(self) -> Lsn:
+        """Every table has saved this much: the slot stands here, or will within a moment."""
+        return self._held.durable
+
+    @property
+    def origin(self) -> Origin | None:
+        """The server that is read, once it is known."""
+        with self._lock:
+            return (self._receiver.origin if self._receiver else None) or self._origin
+
+    def close(self) -> None:
+        """Close every table, report what was confirmed, give the connection back. Any number of times."""
+        with self._lock:
+            self._closed = True
+            tables, receiver, self._receiver = list(self._tables.values()), self._receiver, None
+        for source in tables:
+            source.close()
+        if receiver:
+            receiver.close()
+
+    # What the tables ask of their slot.
+
+    def learn(self, table: QualifiedTable, key: tuple[str, ...]) -> Known:
+        """What the catalog says of a table, which is then proved to be published."""
+        with open_sql(self.settings) as connection:
+            known = learn(connection, table, key, following=True)
+        capture = WalChangeCapture(self.config, self.settings)
+        capture.with_publication_management({table}, self._manage).require_coverage()
+        return known
+
+    def join(self, table: QualifiedTable, delivery: Delivery) -> None:
+        """Keep what is sorted from now on for a table."""
+        self.open()
+        with self._lock:
+            delivery.place(Position(self._read, 0), self._read)
+            self._deliveries[table] = delivery
+
+    def leave(self, table: QualifiedTable) -> None:
+        """Keep nothing more for a table; its place in the slot stays."""
+        with self._lock:
+            delivery = self._deliveries.pop(table, None)
+            if delivery:
+                delivery.backlog.clear()
+
+    def pass_over(self, table: QualifiedTable, lsn: Lsn) -> None:
+        """A table takes its snapshot at this place: what ends behind it is to come, from the slot if need be."""
+        with self._lock:
+            if self._places.get(table) is None:
+                self._places[table] = lsn
+            if not self._deliveries[table].pass_over(lsn):
+                self._hang_up(besides=table)
+
+    def saved(self, table: QualifiedTable, lsn: Lsn) -> None:
+        """A table has saved everything up to here."""
+        with self._lock:
+            if table in self._places:
+                self._places[table] = max(self._places[table] or Lsn.ZERO, lsn)
+        self._acknowledge()
+
+    def resume(self, table: QualifiedTable, delivery: Delivery, lsn: Lsn, origin: Origin) -> None:
+        """A table goes on from a checkpoint; where the stream is past that, it begins again."""
+        with self._lock:
+            self._require_open()
+            known = self.origin
+            if known and known.system_id != origin.system_id:
+                raise PositionError(
+                    f"the checkpoint belongs to the server with system identifier {origin.system_id}; this one is "
+                    f"{known.system_id}",
+                    hint="Connect to the right server, or start without a checkpoint: a new snapshot is taken.",
+                )
+            if lsn < self._held.durable:
+                raise PositionError(
+                    f"slot {self.config.slot} has passed {self._held.durable}; the checkpoint stands at {lsn}",
+                    hint="Restore all tables of a slot before the first poll. A new snapshot puts this one right.",
+                )
+            self._origin = known or origin
+            self._places[table] = lsn
+            self._deliveries[table] = delivery
+            if self._receiver and lsn < self._read:
+                self._hang_up(besides=table)
+        self._acknowledge()
+
+    def locked(self) -> threading.RLock:
+        """The lock under which deliveries are looked at."""
+        return self._lock
+
+    @property
+    def read(self) -> Lsn:
+        """Everything up to here was sorted to the tables."""
+        return self._read
+
+    def open(self) -> None:
+        """See that the stream is there."""
+        with self._lock:
+            self._require_open()
+            if self._receiver is None:
+                placed = [lsn for lsn in self._places.values() if lsn is not None]
+                self._start(min(placed, default=Lsn.ZERO))
+            receiver = self._receiver
+        while receiver and not (opened := self._opened(receiver)):
+            self._require_open()
+        with self._lock:
+            self._read = max(self._read, opened)
+
+    def _opened(self, receiver: Receiver) -> Lsn:
+        try:
+            return receiver.opened(_OPEN_POLL_S)
+        except PenstockError:
+            with self._lock:
+                if receiver is self._receiver:
+                    self._hang_up()
+            raise
+
+    def sort(self, wanted: Delivery) -> None:
+        """Sort what was received to the tables, until there is something for the wanted one, or nothing is left."""
+        if not wanted.backlog:
+            self.open()
+        with self._lock:
+            while self._receiver and not wanted.backlog and wanted.error is None:
+                self._require_room()
+                reached, taken = self._receiver.reached, self._take(self._receiver)
+                if not taken:
+                    self._read = max(self._read, reached)
+                    return
+                try:
+                    for piece in changes.pieces(taken, _PIECE_ROWS, _PIECE_BYTES):
+                        self._hand_out(piece)
+                    self._read = max(self._read, taken[-1].end_lsn)
+                finally:
+                    for transaction in taken:
+                        transaction.release()
+
+    def _take(self, receiver: Receiver) -> list[Transaction]:
+        try:
+            return receiver.take(_STEP_BYTES, 0) or []
+        except PenstockError:
+            self._hang_up()  # everything before it was taken; the next poll connects anew
+            raise
+
+    def _hand_out(self, piece: changes.Piece) -> None:
+        for table, delivery in self._deliveries.items():
+            if [stranger for stranger in delivery.meets(piece) if self._may_ask(table, stranger.oid)]:
+                self._look_for_partitions(table, delivery)
+            delivery.offer(piece)
+        waiting = [delivery.backlog for delivery in self._deliveries.values()]
+        if sum(backlog.memory_bytes for backlog in waiting) > self.config.buffer_bytes:
+            max(waiting, key=lambda backlog: backlog.memory_bytes).spill()
+
+    def _may_ask(self, table: QualifiedTable, oid: int) -> bool:
+        now = time.monotonic()
+        if now - self._strangers.get((table, oid), float("-inf")) < _ASK_AGAIN_S:
+            return False
+        self._strangers[table, oid] = now
+        return True
+
+    def _look_for_partitions(self, table: QualifiedTable, delivery: Delivery) -> None:
+        with open_sql(self.settings) as connection:
+            delivery.adopt(learn(connection, table, delivery.known.shape.key, following=True))
+
+    def _require_room(self) -> None:
+        stored = {table: one.backlog.disk_bytes for table, one in self._deliveries.items()}
+        if sum(stored.values()) > self._spool_bytes:
+            table = max(stored, key=lambda name: stored[name])
+            raise RetryableError(
+                f"{stored[table]} bytes of changes of {table} wait on disk, because nobody polls it: nothing more is "
+                f"read from slot {self.config.slot}",
+                hint="Poll that table, or forget() it. A larger spool_bytes lets more wait.",
+            )
+
+    def _start(self, lsn: Lsn) -> None:
+        config = replace(self.config, start_lsn=lsn, origin=self._origin if lsn else None)
+        self._read = lsn
+        self._receiver = Receiver(self.settings, config, self._held, self._prepare)
+
+    def _prepare(self) -> None:
+        with open_sql(self.settings) as connection:
+            publication.require(connection, self.config.publication, self.config.slot, list(self._tables))
+
+    def _hang_up(self, besides: QualifiedTable | None = None) -> None:
+        """End the stream, which begins again at the next poll; the other tables drop what they have seen of it."""
+        receiver, self._receiver = self._receiver, None
+        if receiver:
+            self._origin = receiver.origin or self._origin
+            receiver.close()
+        for table, delivery in self._deliveries.items():
+            if table != besides:
+                delivery.rewind(self._read)
+
+    def _acknowledge(self) -> None:
+        with self._lock:
+            places = list(self._places.values())
+            if places and None not in places:
+                self._held.put(min(place for place in places if place is not None))
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ConfigError(f"the capture of slot {self.config.slot} is closed", hint="Make a new one.")

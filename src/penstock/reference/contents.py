@@ -1,0 +1,236 @@
+"""A table held in memory: Arrow chunks, an index by key, and marks on rows that are no more.
+
+A change costs the same whatever the size of the table: its row goes to the end, the index is told, the row before it
+is marked. Small chunks are joined as they pile up, and the whole is written anew when the marked rows outnumber the
+others: a bounded share of each change that led to it. The index is built when it is first needed.
+
+Guarantees: changes are applied in order, the last of a key wins, a changed key takes the row along; a value that a
+change names as not sent keeps what it was. Two rows of one key in a snapshot are an error. Arrow that was handed out
+never changes. Deliberately not: knowing positions, files or threads (`view` does).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import BugError, ConfigError, OperatorError
+from penstock.reference.keys import key_list
+
+# As many batches of changes may stand by themselves before they are joined.
+_TAIL = 32
+# Below this many marked rows it is not worth while to write the rest anew.
+_FEW = 65_536
+
+_STANDS = frozenset({"insert", "update_postimage"})
+
+Overrides = dict[str, dict[int, int]]
+"""Of columns, for the places of rows: the place whose value they have."""
+
+
+class Contents:
+    """The rows of one table. Used under a lock."""
+
+    def __init__(self, schema: pa.Schema, key: Sequence[str]) -> None:
+        self.schema = schema
+        self.key = tuple(key)
+        self._names = schema.names
+        # What only a value that the type cannot hold leaves out: it is null. Anything else is left out unchanged.
+        self._never_kept = {field.name for field in schema if _is_fixed(field.type)}
+        self._empty()
+
+    def _empty(self) -> None:
+        self._chunks: list[pa.RecordBatch] = []
+        self._starts: list[int] = []
+        self._alive = bytearray()
+        self._dead = 0
+        self._tail = 0  # chunks at the end that were not joined yet
+        self._index: dict[Any, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._alive) - self._dead
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Rows of a snapshot, of keys that are not here."""
+        self._index = None
+        self._append(rows.select(self._names))
+
+    def seal(self) -> None:
+        """The snapshot is whole: see that its keys differ, and hold it in one piece."""
+        self._join(0)
+        self.index()
+
+    def index(self) -> dict[Any, int]:
+        """Where the row of each key is."""
+        if self._index is None:
+            keys = key_list(pa.Table.from_batches(self._chunks, self.schema), self.key)
+            self._index = dict(zip(keys, range(len(keys)), strict=True))
+            self._require_unique()
+        return self._index
+
+    def _require_unique(self) -> None:
+        if self._index is not None and len(self._index) != len(self._alive):
+            self._index = None
+            raise ConfigError(
+                f"several rows have the same key ({', '.join(self.key)})",
+                hint="Name columns that tell rows apart; rows with a NULL in a unique index are told apart only by "
+                "UNIQUE NULLS NOT DISTINCT.",
+            )
+
+    def get(self, key: Any) -> dict[str, Any] | None:
+        """The row of a key."""
+        place = self.index().get(key)
+        if place is None:
+            return None
+        chunk, at = self._chunk(place)
+        return {name: column[at].as_py() for name, column in zip(self._names, chunk.columns, strict=True)}
+
+    def table(self) -> pa.Table:
+        """Every row, in no particular order."""
+        table = pa.Table.from_batches(self._chunks, self.schema)
+        return table.filter(pa.array(np.frombuffer(bytes(self._alive), np.bool_))) if self._dead else table
+
+    def apply(self, changes: pa.RecordBatch) -> None:
+        """Changes with the stream's added columns, in order; all of them, or none where they do not fit."""
+        rows, keys = self._own(changes), key_list(changes, self.key)
+        kinds, missing = changes["_change_type"].to_pylist(), _missing(changes, self._never_kept)
+        index, first = self.index(), len(self._alive)
+        if missing:
+            self._require_known(keys, kinds, missing)
+        alive, overrides, moved = bytearray(len(keys)), Overrides(), -1
+        for at, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
+            if kind in _STANDS:
+                before = index.get(key, -1)
+                if at in missing:
+                    _keep(overrides, missing[at], first + at, moved if moved >= 0 else before)
+                self._mark(before, first, alive)
+                index[key] = first + at
+                alive[at], moved = 1, -1
+            elif kind == "truncate":
+                self._empty()
+                self._index = index = {}
+                alive, overrides, first, moved = bytearray(len(keys)), Overrides(), 0, -1
+            else:
+                gone = index.pop(key, -1)
+                self._mark(gone, first, alive)
+                moved = gone if kind == "update_preimage" else -1
+        self._take_in(rows, alive, overrides)
+
+    def _own(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        rows = changes.select(self._names)
+        if not rows.schema.equals(self.schema):
+            raise BugError("changes have other columns than the table that they are for")
+        return rows
+
+    def _require_known(self, keys: list[Any], kinds: list[str], missing: Mapping[int, list[str]]) -> None:
+        """Every row that leaves out what did not change must be here, or come before it."""
+        index, here, emptied, moving = self.index(), dict[Any, bool](), False, False
+        for at, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
+            is_here = here.get(key, not emptied and key in index)
+            if at in missing and not is_here and not moving:
+                raise OperatorError(
+                    f"a change leaves out column {missing[at][0]} of a row that is not here",
+                    hint="The contents do not belong to the position that was restored. Take a new snapshot.",
+                )
+            if kind == "truncate":
+                here, emptied = {}, True
+            moving = kind == "update_preimage" and is_here
+            here[key] = kind in _STANDS
+
+    def _mark(self, place: int, first: int, alive: bytearray) -> None:
+        """A row is no more; it stands in the chunks, or in the batch that is being applied."""
+        if place >= first:
+            alive[place - first] = 0
+        elif place >= 0:
+            self._alive[place] = 0
+            self._dead += 1
+
+    def _take_in(self, rows: pa.RecordBatch, alive: bytearray, overrides: Overrides) -> None:
+        if not any(alive):
+            return
+        self._append(self._filled(rows, overrides) if overrides else rows, alive)
+        self._tail += 1
+        if self._tail >= _TAIL:
+            self._join_tail()
+        if self._dead > max(len(self), _FEW):
+            self._compact()
+
+    def _filled(self, rows: pa.RecordBatch, overrides: Mapping[str, Mapping[int, int]]) -> pa.RecordBatch:
+        """The rows with values taken from other places: of the chunks, or of the rows themselves."""
+        first, arrays = len(self._alive), list(rows.columns)
+        for name, places in overrides.items():
+            column = rows.column(name)
+            sources = [self._value(name, source) for source in places.values() if source < first]
+            order, extra = np.arange(len(rows)), len(rows)
+            for place, source in places.items():
+                order[place - first] = source - first if source >= first else extra
+                extra += source < first
+            arrays[self._names.index(name)] = pa.concat_arrays([column, *sources]).take(pa.array(order))
+        return pa.record_batch(arrays, schema=rows.schema)
+
+    def _value(self, name: str, place: int) -> pa.Array[Any]:
+        chunk, at = self._chunk(place)
+        return chunk.column(name).slice(at, 1)
+
+    def _chunk(self, place: int) -> tuple[pa.RecordBatch, int]:
+        number = bisect_right(self._starts, place) - 1
+        return self._chunks[number], place - self._starts[number]
+
+    def _append(self, rows: pa.RecordBatch, alive: bytearray | None = None) -> int:
+        start = len(self._alive)
+        if len(rows):
+            self._chunks.append(rows)
+            self._starts.append(start)
+            self._alive += alive if alive is not None else b"\1" * len(rows)
+            self._dead += 0 if alive is None else alive.count(0)
+        return start
+
+    def _join_tail(self) -> None:
+        """Join the chunks at the end, and those before them that are together no larger."""
+        at = len(self._chunks) - self._tail
+        size = sum(map(len, self._chunks[at:]))
+        while at and len(self._chunks[at - 1]) <= size:
+            at -= 1
+            size += len(self._chunks[at])
+        self._join(at)
+
+    def _join(self, at: int) -> None:
+        """Make one chunk of all from `at` on; places stay what they are."""
+        self._tail = 0
+        joined = pa.Table.from_batches(self._chunks[at:], self.schema).combine_chunks().to_batches()
+        if len(joined) == 1:  # else too large for one, and left as they are
+            self._chunks[at:], self._starts[at:] = joined, self._starts[at : at + 1]
+
+    def _compact(self) -> None:
+        """Write the living rows anew."""
+        table = self.table()
+        self._empty()
+        for chunk in table.to_batches():
+            self._append(chunk)
+        self.seal()
+
+
+def _keep(overrides: Overrides, names: Sequence[str], place: int, before: int) -> None:
+    """Values that were not sent stay what they were, wherever the row stood before."""
+    for name in names:
+        column = overrides.setdefault(name, {})
+        column[place] = column.get(before, before)
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind))
+
+
+def _missing(changes: pa.RecordBatch, never_kept: Set[str]) -> dict[int, list[str]]:
+    """The columns that were not sent because they did not change, by row, of the rows that stand afterwards."""
+    column = changes["_missing"]
+    if not pc.any(pc.greater(pc.list_value_length(column), 0)).as_py():
+        return {}
+    rows = zip(changes["_change_type"].to_pylist(), column.to_pylist(), strict=True)
+    kept = {at: [n for n in names if n not in never_kept] for at, (kind, names) in enumerate(rows) if kind in _STANDS}
+    return {at: names for at, names in kept.items() if names}

@@ -1,0 +1,195 @@
+"""What one table is given of a slot's stream, and how far it has been given it.
+
+Rows are decoded by table, so that what is wrong with one stops no other. Guarantees: a change is handed out once, in
+commit order, and only if it stands behind the table's place; a failure is raised after everything before it. A position
+covers what was taken, not what waits; where nothing waits it moves with what was read of the WAL, and the slot may pass
+a transaction only when all of it was taken. No I/O but the backlog's file, no clock. The caller keeps threads apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import OperatorError, PenstockError
+from penstock.model import Lsn, Position
+from penstock.postgres.changes import Origins, Piece
+from penstock.postgres.columns import Block, Mask
+from penstock.postgres.pgoutput import Relation
+from penstock.postgres.rows import ADDED, RowShape, TableBatch, Unrepresentable, row_batches
+from penstock.postgres.transactions import Truncated
+from penstock.reference.backlog import Backlog
+from penstock.reference.shape import Known, check_relation
+
+_NOWHERE = Position(Lsn.ZERO, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a piece."""
+
+    rows: Block | Truncated
+    origin: Origins
+
+    def origins(self) -> Origins:
+        return self.origin
+
+
+class Delivery:
+    """The changes of one table on their way to whoever polls."""
+
+    def __init__(self, known: Known, unrepresentable: Unrepresentable, folder: str | None = None) -> None:
+        self.known = known
+        self.error: PenstockError | None = None
+        self.backlog = Backlog(folder)
+        self._layout = RowShape(unrepresentable=unrepresentable)
+        self._start = Lsn.ZERO  # everything up to here was delivered as a snapshot, or before a restart
+        self._tip = _NOWHERE  # the last change that was put into the backlog
+        self._taken = _NOWHERE  # the last change that was taken out of it
+        self._whole = Lsn.ZERO  # up to here every transaction was taken as a whole
+
+    def place(self, position: Position, whole: Lsn) -> None:
+        """Stand at a position: what is up to there, or in transactions up to `whole`, is not handed out."""
+        self.error = None
+        self.backlog.clear()
+        self._start = self._whole = whole
+        self._taken = self._tip = position
+
+    def pass_over(self, lsn: Lsn) -> bool:
+        """Drop what a snapshot at `lsn` has seen; False where something was wrong, and what follows was not kept."""
+        kept = [self.backlog.popleft() for _ in range(len(self.backlog))] if self.error is None else None
+        self.place(Position(lsn, 0), lsn)
+        for batch in kept or ():
+            rest = batch.filter(pc.greater(batch["_commit_lsn"], int(lsn)))
+            if len(rest):
+                self.backlog.append(rest)
+                self._tip = _position(rest, -1)
+        return kept is not None
+
+    def rewind(self, read: Lsn) -> None:
+        """Forget what waits: the stream, which was read up to `read`, begins again somewhere before."""
+        _, whole = self.reached(read)
+        self.backlog.clear()
+        self.error = None
+        self._start = self._whole = max(self._start, whole)
+        self._tip = self._taken
+
+    def offer(self, piece: Piece) -> None:
+        """See a piece of the stream, and keep what belongs to the table."""
+        if self.error is not None:
+            return
+        try:
+            batch = self._decoded(piece)
+        except PenstockError as error:
+            self.error = error
+            return
+        if batch is not None and len(batch):
+            self._tip = _position(batch, -1)
+            self.backlog.append(batch)
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next changes; None where none wait. Raises what stands in the way of any further ones."""
+        if not self.backlog:
+            if self.error is not None:
+                raise self.error
+            return None
+        batch = self.backlog.popleft()
+        lsns = batch["_commit_lsn"].to_numpy()
+        self._taken = last = _position(batch, -1)
+        before = lsns[lsns < last.lsn]
+        if len(before):
+            self._whole = max(self._whole, Lsn(int(before[-1])))
+        if self.backlog and _position(self.backlog.first(), 0).lsn > last.lsn:
+            self._whole = last.lsn
+        return batch
+
+    def reached(self, read: Lsn) -> tuple[Position, Lsn]:
+        """How far the table is, and what the slot may pass, where the stream was read up to `read`."""
+        if self.backlog or self.error is not None:
+            return self._taken, self._whole
+        whole = max(read, self._start, self._whole)
+        return Position(whole, self._taken.row if self._taken.lsn == whole else 0), whole
+
+    def _decoded(self, piece: Piece) -> pa.RecordBatch | None:
+        origins = piece.origins()
+        new = self._is_new(origins)
+        if not new.any():
+            return None
+        if isinstance(piece.rows, Truncated):
+            return self._truncated(piece.rows, origins, new)
+        oids = piece.rows.oids()
+        ours = self._streamed(piece.rows, oids[new])
+        keep = new & np.isin(oids, ours)
+        if not keep.any():
+            return None
+        part = _Part(piece.rows.kept(keep), Origins(*(column[keep] for column in origins)))
+        found = row_batches(part, self._layout, dict.fromkeys(self._tables(), self.known.shape.key))
+        return self._in_order(found)
+
+    def _tables(self) -> list[Any]:
+        return list(self.known.streamed.values())
+
+    def _is_new(self, origins: Origins) -> Mask:
+        lsn, row = self._tip
+        behind = (origins.lsns > lsn) | ((origins.lsns == lsn) & (origins.ordinals > row))
+        new: Mask = behind & (origins.lsns > self._start)
+        return new
+
+    def _streamed(self, block: Block, oids: Any) -> list[int]:
+        """Which of the block's relations are the table's; each is looked at as the stream describes it."""
+        found = [block.relations[oid] for oid in np.unique(oids).tolist() if oid in block.relations]
+        ours = [relation for relation in found if self._is_ours(relation)]
+        for relation in ours:
+            check_relation(self.known, relation)
+        return [relation.oid for relation in ours]
+
+    def _is_ours(self, relation: Relation) -> bool:
+        return relation.oid in self.known.streamed or relation.table in self._tables()
+
+    def meets(self, piece: Piece) -> list[Relation]:
+        """The relations of a piece that are not known as the table's: partitions of it, perhaps, made since."""
+        if not self.known.partitioned or self.error is not None:
+            return []
+        described = piece.rows.relations if isinstance(piece.rows, Truncated) else piece.rows.described()
+        return [relation for relation in described if not self._is_ours(relation)]
+
+    def adopt(self, known: Known) -> None:
+        """Know the table's partitions as they are now; its columns stay those that were read."""
+        self.known = replace(self.known, streamed={**self.known.streamed, **known.streamed})
+
+    def _truncated(self, truncated: Truncated, origins: Origins, new: Mask) -> pa.RecordBatch | None:
+        pairs = zip(truncated.relations, new.tolist(), strict=True)
+        emptied = [at for at, (relation, is_new) in enumerate(pairs) if is_new and self._is_ours(relation)]
+        if not emptied:
+            return None
+        leaves = {truncated.relations[at].oid for at in emptied}
+        whole = not self.known.partitioned or len(leaves) >= len(self.known.streamed) - 1
+        if not whole:
+            raise OperatorError(
+                f"a partition of {self.known.shape.table} was truncated, and which rows it held cannot be told",
+                hint="Take a new snapshot: refresh() of the view, or again() of the source.",
+            )
+        part = _Part(
+            Truncated(tuple(truncated.relations[at] for at in emptied[-1:]), truncated.xid),
+            Origins(*(column[emptied[-1:]] for column in origins)),
+        )
+        (found,) = row_batches(part, self._layout, {})
+        return self._in_order([found])
+
+    def _in_order(self, found: list[TableBatch]) -> pa.RecordBatch:
+        """The rows of all partitions, in the order of the stream, with the columns that are delivered."""
+        names = [*self.known.shape.names, *ADDED.names]
+        batches = [one.rows.select(names) for one in found]
+        if len(batches) == 1:
+            return batches[0]
+        by_place = [("_commit_lsn", "ascending"), ("_seq", "ascending")]
+        (ordered,) = pa.Table.from_batches(batches).sort_by(by_place).combine_chunks().to_batches()
+        return ordered
+
+
+def _position(batch: pa.RecordBatch, at: int) -> Position:
+    return Position(Lsn(batch["_commit_lsn"][at].as_py()), batch["_seq"][at].as_py())

@@ -1,0 +1,67 @@
+"""What a table holds at one place in the WAL, while a slot is being read.
+
+A temporary slot tells the place and exports the snapshot that belongs to it: exactly the transactions whose commit
+stands before the place are visible, also where the server has not shown a commit to others yet (it waits for a
+standby). So a transaction of the stream is in the snapshot if and only if it ends at the place or before.
+Guarantees: the temporary slot ends with the first rows; the snapshot ends with the last. Deliberately not: being quick
+where transactions are open. The server waits for each that is running, and the log says which.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Generator, Iterator
+from contextlib import closing
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.postgres import replication, slot
+from penstock.postgres.connection import ConnectionSettings, open_sql, translating
+from penstock.postgres.export import open_reading, take_ticket
+from penstock.postgres.ranges import Everything
+from penstock.postgres.snapshot import Unrepresentable, read_part
+from penstock.postgres.snapshot_plan import Selection
+
+log = logging.getLogger(__name__)
+
+
+class Moment:
+    """A table at a place in the WAL. Owns a connection until its last rows are read; `close` it."""
+
+    def __init__(self, settings: ConnectionSettings, selection: Selection, unrepresentable: Unrepresentable) -> None:
+        self._rows: Iterator[pa.RecordBatch] = iter(())
+        what = f"taking a snapshot of {selection.table}"
+        with replication.connect(settings) as client:
+            with translating(what):
+                name = f"penstock_reference_{secrets.token_hex(6)}"
+                self.lsn, exported = slot.create_exporting(
+                    client.connection, name, temporary=True, on_wait=lambda: _tell_who_blocks(settings, selection)
+                )
+            with closing(open_reading(settings)) as keeper:
+                with translating(what):
+                    ticket = take_ticket(keeper, [selection], exported)
+                rows = read_part(settings, selection, Everything(), ticket, unrepresentable)
+                self._first = next(rows, None)  # from here on its own connection keeps the snapshot
+        self._rows = rows
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next rows; None when there are no more."""
+        first, self._first = self._first, None
+        return first if first is not None else next(self._rows, None)
+
+    def close(self) -> None:
+        """Let the snapshot go. Any number of times."""
+        self._first = None
+        if isinstance(self._rows, Generator):
+            self._rows.close()
+
+
+def _tell_who_blocks(settings: ConnectionSettings, selection: Selection) -> None:
+    try:
+        with open_sql(settings) as connection:
+            said = slot.describe_waiting(slot.waiting_for(connection))
+    except PenstockError as error:  # it is waited for all the same
+        said = f"the server waits for running transactions; which, cannot be told: {error.message}"
+    log.warning("the snapshot of %s: %s", selection.table, said)

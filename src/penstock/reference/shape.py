@@ -1,0 +1,130 @@
+"""What is known of a reference table: its columns, its key, and the names under which its changes come.
+
+Guarantees: a table whose rows cannot be told apart, or whose changes would not say which row they are of, is refused
+before anything is read. A column that is gone or has another type, a table that was renamed or made anew, is found
+when the stream describes it, before a row of it is decoded. A column that was added waits for the next snapshot.
+Deliberately not: noticing partitions that are attached or detached with rows in them, of which the stream is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.errors import ConfigError, OperatorError
+from penstock.model import QualifiedTable
+from penstock.postgres import catalog
+from penstock.postgres.catalog import IdentityKind, IndexInfo, SqlConnection, TableInfo, TableKind
+from penstock.postgres.pgoutput import Relation
+from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, select
+from penstock.postgres.values import arrow_type
+
+NamedColumn = tuple[str, int, int]
+"""A column's name, the OID of its type, and the type's modifier."""
+
+_AGAIN = "Take a new snapshot: refresh() of the view, or again() of the source."
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """The columns that are delivered, and those of them by which rows are told apart."""
+
+    table: QualifiedTable
+    columns: tuple[NamedColumn, ...]
+    key: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        return [name for name, _, _ in self.columns]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of its rows."""
+        return pa.schema([pa.field(name, arrow_type(oid, typmod)) for name, oid, typmod in self.columns])
+
+    def check(self, columns: Mapping[str, tuple[int, int]]) -> None:
+        """Refuse columns that are not (any more) those that are delivered; others beside them are no harm."""
+        for name, oid, typmod in self.columns:
+            found = columns.get(name)
+            if found is None or arrow_type(*found) != arrow_type(oid, typmod):
+                what = "is gone" if found is None else "has another type"
+                raise OperatorError(f"table {self.table} was altered: its column {name} {what}", hint=_AGAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A table as the catalog shows it now: its shape, how it is read, and what streams for it, by OID."""
+
+    shape: TableShape
+    selection: Selection
+    streamed: Mapping[int, QualifiedTable]
+    partitioned: bool
+
+
+def learn(connection: SqlConnection, table: QualifiedTable, key: Sequence[str], following: bool) -> Known:
+    """Read what is to be known of a table; `following`: its changes are wanted, too."""
+    info = catalog.read_tables(connection, [table]).get(table)
+    if info is None:
+        raise ConfigError(f"table {table} does not exist in the database", hint="Check its schema and spelling.")
+    if following and info.kind not in (TableKind.TABLE, TableKind.PARTITIONED):
+        raise ConfigError(
+            f"{table} is a {info.kind.value}, which has no changes of its own",
+            hint="Name a table, or read it again and again: refresh = periodic.",
+        )
+    # The stream leaves generated columns out unless the publication says otherwise.
+    names = tuple(column.name for column in info.columns if not (following and column.generated))
+    selection = select(connection, SnapshotQuery(table, names))
+    columns = tuple((column.name, column.type_oid, column.typmod) for column in selection.columns)
+    shape = TableShape(table, columns, choose_key(info, tuple(key), following))
+    leaves = catalog.read_tables(connection, info.partitions)
+    streamed = {info.oid: table, **{leaf.oid: leaf.table for leaf in leaves.values()}}
+    return Known(shape, selection, streamed, info.kind is TableKind.PARTITIONED)
+
+
+def choose_key(info: TableInfo, asked: tuple[str, ...], following: bool) -> tuple[str, ...]:
+    """The columns by which rows are told apart: those asked for, else the primary key, else the identity's index."""
+    by_index = info.identity.columns if info.identity.kind is IdentityKind.INDEX else ()
+    key = asked or info.primary_key or by_index
+    if not key:
+        raise ConfigError(
+            f"table {info.table} has no primary key: a change of one of its rows could not be told from another's",
+            hint=f"ALTER TABLE {info.table.sql} ADD PRIMARY KEY (…); or name the columns of a unique index as key.",
+        )
+    unknown = set(key) - {column.name for column in info.columns}
+    if unknown:
+        raise ConfigError(
+            f"table {info.table} has no column {sorted(unknown)[0]!r} that could be part of its key",
+            hint=f"It has: {', '.join(column.name for column in info.columns)}.",
+        )
+    unique = any(_is_unique(index) and set(index.columns) == set(key) for index in info.indexes)
+    if not unique and info.kind in (TableKind.TABLE, TableKind.PARTITIONED):
+        raise ConfigError(
+            f"table {info.table} has no unique index over {', '.join(key)}: several rows may have the same key",
+            hint=f"CREATE UNIQUE INDEX ON {info.table.sql} (…); or leave key out.",
+        )
+    if following and not set(key) <= set(info.identity.columns):
+        raise ConfigError(
+            f"the replica identity of {info.table} does not hold {', '.join(key)}: a deleted row would not be known",
+            hint=f"ALTER TABLE {info.table.sql} REPLICA IDENTITY FULL; or make that index its identity.",
+        )
+    return key
+
+
+def _is_unique(index: IndexInfo) -> bool:
+    return index.unique and index.valid and not index.partial and not index.expression
+
+
+def check_relation(known: Known, relation: Relation) -> None:
+    """Refuse a table that is not, or not any more, the one that was read."""
+    name = known.streamed.get(relation.oid)
+    if name is None:
+        raise OperatorError(f"table {relation.table} was dropped and made anew while it was followed", hint=_AGAIN)
+    if name != relation.table:
+        raise OperatorError(
+            f"table {name} was renamed while it was followed: it is {relation.table} now",
+            hint="Name it back, or follow it under its new name.",
+        )
+    known.shape.check({column.name: (column.type_oid, column.typmod) for column in relation.columns})

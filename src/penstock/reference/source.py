@@ -1,0 +1,313 @@
+"""One reference table: its snapshot, then its changes (`PostgresReferenceTableSource`), or its snapshot alone.
+
+Guarantees: those of `contracts.ReferenceTableSource`. Rows and changes have the types of the stream; changes carry its
+added columns, `_missing` among them: a value that is named there was not sent because it did not change.
+`PostgresSnapshotSource` needs no slot, no publication and no replication right, and takes views, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.contracts import SourceCheckpoint
+from penstock.errors import ConfigError, PenstockError, PositionError
+from penstock.model import Lsn, Position, QualifiedTable
+from penstock.postgres import slot
+from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
+from penstock.postgres.ranges import Everything
+from penstock.postgres.rows import Unrepresentable
+from penstock.postgres.snapshot import read_part
+from penstock.reference import checkpoint as checkpoints
+from penstock.reference.delivery import Delivery
+from penstock.reference.moment import Moment
+from penstock.reference.shape import Known, TableShape, learn
+
+if TYPE_CHECKING:
+    from penstock.reference.capture import ReferenceCapture
+
+_NOWHERE = Position(Lsn.ZERO, 0)
+_NEWEST = """
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text
+"""
+
+
+class PostgresReferenceTableSource:
+    """A table of a `ReferenceCapture`, which makes it."""
+
+    follows = True
+    """Whether there are changes behind the snapshot."""
+
+    def __init__(
+        self,
+        capture: ReferenceCapture,
+        table: QualifiedTable,
+        key: tuple[str, ...] = (),
+        unrepresentable: Unrepresentable = "error",
+    ) -> None:
+        self.table = table
+        self.closed = False
+        self._capture = capture
+        self._key = key
+        self._unrepresentable: Unrepresentable = unrepresentable
+        self._delivery: Delivery | None = None
+        self._moment: Moment | None = None
+        self._complete = False
+        self._broken: PenstockError | None = None
+
+    def __repr__(self) -> str:
+        return f"PostgresReferenceTableSource({self.table}, slot={self._capture.config.slot!r})"
+
+    @property
+    def slot(self) -> str:
+        """The slot that it is read from."""
+        return self._capture.config.slot
+
+    @property
+    def shape(self) -> TableShape:
+        """Its columns and its key; asks the catalog where nothing was read yet."""
+        return self._opened().known.shape
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has come from the server."""
+        return self._capture.silent_s
+
+    def poll_snapshot(self) -> pa.RecordBatch | None:
+        """The next rows of the table, all of one moment; None when there are no more."""
+        self._require_open()
+        if self._complete:
+            return None
+        if self._broken:
+            raise self._broken
+        try:
+            if self._moment is None:
+                self._begin()
+            assert self._moment is not None
+            batch = self._moment.next()
+        except PenstockError as error:
+            if self._moment is not None:  # rows of it were delivered, perhaps
+                self._broken = error
+            self._end_moment()
+            raise
+        if batch is None:
+            self._complete = True
+            self._end_moment()
+        return batch
+
+    def is_snapshot_complete(self) -> bool:
+        """Whether there are only changes to come."""
+        return self._complete
+
+    def poll_changes(self) -> pa.RecordBatch | None:
+        """The next changes; None: nothing now, or the snapshot is not complete."""
+        self._require_open()
+        if not self._complete:
+            return None
+        delivery = self._opened()
+        self._capture.sort(delivery)
+        with self._capture.locked():
+            return delivery.take()
+
+    def checkpoint(self) -> SourceCheckpoint:
+        """How far it has delivered."""
+        self._require_open()
+        shape = self._delivery.known.shape if self._delivery else TableShape(self.table, (), self._key)
+        with self._capture.locked():
+            position, whole = _NOWHERE, Lsn.ZERO
+            if self._complete and self._delivery:
+                position, whole = self._delivery.reached(self._capture.read)
+            return checkpoints.make(self.slot, self._capture.origin, shape, position, whole)
+
+    def confirm(self, checkpoint: SourceCheckpoint) -> None:
+        """The checkpoint is saved."""
+        self._require_open()
+        checkpoints.require(checkpoint, self.slot, self.table)
+        if not checkpoints.is_complete(checkpoint):
+            return
+        delivered = self.checkpoint().position
+        if checkpoint.position > delivered:
+            raise PositionError(
+                f"the checkpoint stands at {checkpoint.position.lsn}, but {self.table} was delivered up to "
+                f"{delivered.lsn}",
+                hint="Confirm what checkpoint() of this source gave.",
+            )
+        self._capture.saved(self.table, checkpoints.acknowledged(checkpoint))
+
+    def restore(self, checkpoint: SourceCheckpoint) -> None:
+        """Go on behind the checkpoint; one that was taken before the snapshot was complete starts anew."""
+        self._require_open()
+        checkpoints.require(checkpoint, self.slot, self.table)
+        if not checkpoints.is_complete(checkpoint):
+            self.again()
+            return
+        known = self._capture.learn(self.table, self._key or checkpoints.shape(checkpoint).key)
+        shape = checkpoints.shape(checkpoint)
+        shape.check({name: (oid, typmod) for name, oid, typmod in known.shape.columns})
+        if shape.key != known.shape.key:
+            raise ConfigError(
+                f"the key of {self.table} is {', '.join(known.shape.key)} now, and was {', '.join(shape.key)}",
+                hint="Start without a checkpoint: a new snapshot is taken.",
+            )
+        delivery = self._deliver(replace(known, shape=shape))
+        whole = checkpoints.acknowledged(checkpoint)
+        delivery.place(checkpoint.position, whole)
+        self._capture.resume(self.table, delivery, whole, checkpoints.origin(checkpoint))
+        self._end_moment()
+        self._delivery, self._complete, self._broken = delivery, True, None
+
+    def again(self) -> None:
+        """Start over with a new snapshot at the next poll. What was confirmed keeps its place in the slot."""
+        self._require_open()
+        self._end_moment()
+        self._capture.leave(self.table)
+        self._delivery, self._complete, self._broken = None, False, None
+
+    def close(self) -> None:
+        """Give connections and buffers back; what was confirmed keeps its place in the slot."""
+        self.closed = True
+        self._end_moment()
+        self._capture.leave(self.table)
+
+    def _begin(self) -> None:
+        delivery = self._opened()
+        try:
+            self._capture.join(self.table, delivery)
+            moment = Moment(self._capture.settings, delivery.known.selection, self._unrepresentable)
+        except PenstockError:
+            self.again()  # the catalog is asked anew, too
+            raise
+        self._moment = moment
+        self._capture.pass_over(self.table, moment.lsn)
+
+    def _opened(self) -> Delivery:
+        if self._delivery is None:
+            self._delivery = self._deliver(self._capture.learn(self.table, self._key))
+        return self._delivery
+
+    def _deliver(self, known: Known) -> Delivery:
+        return Delivery(known, self._unrepresentable, self._capture.config.spill_dir)
+
+    def _end_moment(self) -> None:
+        moment, self._moment = self._moment, None
+        if moment:
+            moment.close()
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ConfigError(f"the source of {self.table} is closed", hint="Make a new one: capture.table(…).")
+
+
+class PostgresSnapshotSource:
+    """A table, or whatever can be selected from, as it stands; `again` for how it stands later."""
+
+    follows = False
+    slot = ""
+    silent_s = 0.0
+
+    def __init__(
+        self,
+        connection_url: str | ConnectionSettings,
+        table: str | QualifiedTable,
+        *,
+        key: Sequence[str] = (),
+        unrepresentable: Unrepresentable = "error",
+    ) -> None:
+        self.table = QualifiedTable.parse(table) if isinstance(table, str) else table
+        self._settings = resolve(connection_url) if isinstance(connection_url, str) else connection_url
+        self._key = tuple(key)
+        self._unrepresentable: Unrepresentable = unrepresentable
+        self._known: Known | None = None
+        self._rows: Iterator[pa.RecordBatch] | None = None
+        self._place = Lsn.ZERO  # how far the WAL was before the snapshot
+        self._complete = self._closed = False
+        self._broken: PenstockError | None = None
+
+    def __repr__(self) -> str:
+        return f"PostgresSnapshotSource({self.table}, {self._settings.describe()})"
+
+    @property
+    def shape(self) -> TableShape:
+        """Its columns and its key; asks the catalog where nothing was read yet."""
+        return self._learned().shape
+
+    def poll_snapshot(self) -> pa.RecordBatch | None:
+        """The next rows, all of one moment; None when there are no more."""
+        self._require_open()
+        if self._complete:
+            return None
+        if self._broken:
+            raise self._broken
+        try:
+            self._rows = self._rows or self._begin()
+            batch = next(self._rows, None)
+        except PenstockError as error:
+            self._broken = error
+            raise
+        self._complete = batch is None
+        return batch
+
+    def is_snapshot_complete(self) -> bool:
+        """Whether it was read to its end."""
+        return self._complete
+
+    def poll_changes(self) -> pa.RecordBatch | None:
+        """Nothing, ever."""
+        self._require_open()
+        return None
+
+    def checkpoint(self) -> SourceCheckpoint:
+        """About where in the WAL the snapshot stands."""
+        self._require_open()
+        shape = self._known.shape if self._known else TableShape(self.table, (), self._key)
+        lsn = self._place if self._complete else Lsn.ZERO
+        return checkpoints.make(self.slot, None, shape, Position(lsn, 0), lsn)
+
+    def confirm(self, checkpoint: SourceCheckpoint) -> None:
+        """Nothing waits for it."""
+        self._require_open()
+        checkpoints.require(checkpoint, self.slot, self.table)
+
+    def restore(self, checkpoint: SourceCheckpoint) -> None:
+        """What was read then is still held: nothing is read until `again`."""
+        self._require_open()
+        checkpoints.require(checkpoint, self.slot, self.table)
+        self.again()
+        self._complete, self._place = checkpoints.is_complete(checkpoint), checkpoint.position.lsn
+
+    def again(self) -> None:
+        """Start over with a new snapshot at the next poll."""
+        self._require_open()
+        self._hang_up()
+        self._known, self._complete, self._broken = None, False, None
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._closed = True
+        self._hang_up()
+
+    def _begin(self) -> Iterator[pa.RecordBatch]:
+        selection = self._learned().selection
+        with open_sql(self._settings) as connection:
+            ((newest,),) = slot.execute(connection, _NEWEST)
+        self._place = Lsn.parse(newest)
+        return read_part(self._settings, selection, Everything(), None, self._unrepresentable)
+
+    def _learned(self) -> Known:
+        if self._known is None:
+            with open_sql(self._settings) as connection:
+                self._known = learn(connection, self.table, self._key, following=False)
+        return self._known
+
+    def _hang_up(self) -> None:
+        rows, self._rows = self._rows, None
+        if isinstance(rows, Generator):
+            rows.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ConfigError(f"the source of {self.table} is closed", hint="Make a new one.")

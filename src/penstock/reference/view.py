@@ -1,0 +1,328 @@
+"""`ReferenceView`: a reference table as it stands, kept in this process and, where a folder is named, on disk.
+
+`update` brings the view up to date as its refresh mode says:
+
+    changes   (default) one snapshot, then every change of it, for ever
+    snapshot  one snapshot at each start
+    periodic  a new snapshot every `every_s` seconds
+    manual    a new snapshot when `refresh` is called
+
+Guarantees: readers see whole transactions, and a new snapshot all at once, with the rows dropped that are no more. What
+fails leaves the contents as they were; `status` says what failed and how old they are. With a folder, contents and
+position are saved together at most every `save_every_s` seconds, and a restart goes on from there without a snapshot;
+only what is saved is confirmed. Without one, what is applied is confirmed: a restart takes a new snapshot anyway. Any
+thread reads; one at a time updates. Deliberately not: a thread of its own (`keeping` has one).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+
+from penstock.contracts import ReferenceTableSource, SourceCheckpoint
+from penstock.errors import ConfigError, PenstockError
+from penstock.model import Position, QualifiedTable
+from penstock.reference import checkpoint as checkpoints
+from penstock.reference.contents import Contents
+from penstock.reference.keys import to_key
+from penstock.reference.shape import TableShape
+from penstock.reference.store import Store
+
+# One update takes no longer than about this while changes keep coming.
+_STEP_S = 1.0
+
+
+class Refresh(StrEnum):
+    """How a view is brought up to date."""
+
+    CHANGES = "changes"
+    SNAPSHOT = "snapshot"
+    PERIODIC = "periodic"
+    MANUAL = "manual"
+
+
+class ViewSource(ReferenceTableSource, Protocol):
+    """A source that tells its columns, and that can start over."""
+
+    table: QualifiedTable
+    follows: bool
+
+    @property
+    def slot(self) -> str: ...
+    @property
+    def shape(self) -> TableShape: ...
+    @property
+    def silent_s(self) -> float: ...
+    def again(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """How a view stands.
+
+    `age_s`: how long ago it was known to be what the table was; None: never. A server that has nothing to say is not
+    asked more often than three times in its wal_sender_timeout.
+    """
+
+    table: QualifiedTable
+    rows: int
+    version: int
+    position: Position | None
+    age_s: float | None
+    error: PenstockError | None
+
+
+class ReferenceView:
+    """The view of one source, which it owns; `close` it."""
+
+    def __init__(
+        self,
+        source: ViewSource,
+        *,
+        path: str | Path | None = None,
+        refresh: Refresh | str = Refresh.CHANGES,
+        every_s: float = 60.0,
+        save_every_s: float = 5.0,
+    ) -> None:
+        self.mode = _mode(refresh, source)
+        self._source = source
+        self._path = path
+        self._every_s = every_s
+        self._save_every_s = save_every_s
+        self._store: Store | None = None
+        self._updating = threading.Lock()
+        self._reading = threading.RLock()
+        self._contents: Contents | None = None
+        self._checkpoint: SourceCheckpoint | None = None
+        self._saved: SourceCheckpoint | None = None
+        self._saved_at = self._snapshot_at = float("-inf")
+        self._current_at: float | None = None
+        self._version = 0
+        self._arrow: tuple[int, pa.Table] | None = None
+        self._error: PenstockError | None = None
+        self._pending: list[pa.RecordBatch] = []  # the beginning of a transaction that is not whole yet
+        self._loaded = self._placed = self._closed = False
+
+    def __repr__(self) -> str:
+        return f"ReferenceView({self.table}, {self.mode.value}, {len(self)} rows)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._contents) if self._contents is not None else 0
+
+    @property
+    def table(self) -> QualifiedTable:
+        """The table that it shows."""
+        return self._source.table
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of the contents."""
+        return self._version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of its rows."""
+        return self._held().schema
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which rows are looked up."""
+        return self._held().key
+
+    def lookup(self, *key: Any) -> dict[str, Any] | None:
+        """The row of a key, by the values of the key's columns; None where there is none."""
+        with self._reading:
+            contents = self._held()
+            return contents.get(to_key(key, contents.schema, contents.key))
+
+    def to_arrow(self) -> pa.Table:
+        """Every row, of one version, in no particular order."""
+        with self._reading:
+            if self._arrow is None or self._arrow[0] != self._version:
+                self._arrow = self._version, self._held().table()
+            return self._arrow[1]
+
+    def status(self) -> ViewStatus:
+        """How it stands, for people and for decisions."""
+        with self._reading:
+            position = self._checkpoint.position if self._checkpoint else None
+            age_s = None if self._current_at is None else max(time.time() - self._current_at, 0.0)
+            return ViewStatus(self.table, len(self), self._version, position, age_s, self._error)
+
+    def update(self) -> int:
+        """Bring it up to date as its mode says; how many rows were read, or changes applied."""
+        return self._updated(is_due=False)
+
+    def refresh(self) -> int:
+        """Take a new snapshot now, whatever the mode, and put it in place of what is there; how many rows it has."""
+        return self._updated(is_due=True)
+
+    def save(self) -> None:
+        """Save what is applied, and confirm it; without a folder, only confirm."""
+        with self._updating:
+            self._save()
+
+    def close(self) -> None:
+        """Save what is applied, and give everything back. Any number of times."""
+        with self._updating:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._save()
+            finally:
+                self._source.close()
+                if self._store:
+                    self._store.close()
+
+    def _updated(self, is_due: bool) -> int:
+        with self._updating:
+            if self._closed:
+                raise ConfigError(f"the view of {self.table} is closed", hint="Make a new one.")
+            try:
+                count = self._step(is_due)
+            except PenstockError as error:
+                with self._reading:
+                    self._error = error
+                raise
+            self._error = None
+            return count
+
+    def _step(self, is_due: bool) -> int:
+        self._load()
+        if is_due or self._is_snapshot_due():
+            self._source.again()
+        else:
+            self._go_on()
+            if self._source.is_snapshot_complete() or self.mode is Refresh.MANUAL:
+                count = self._follow() if self.mode is Refresh.CHANGES else 0
+                self._save_when_due()
+                return count
+        count = self._take_snapshot()
+        self._save()
+        return count
+
+    def _load(self) -> None:
+        """Have what was saved, once."""
+        if self._loaded or self._path is None:
+            return
+        self._store = self._store or Store(self._path)
+        saved = self._store.load()
+        if saved:
+            if saved.checkpoint.table != self.table:
+                raise ConfigError(
+                    f"{self._path} holds the view of {saved.checkpoint.table}, not of {self.table}",
+                    hint="Give each view a folder of its own.",
+                )
+            with self._reading:
+                self._contents, self._version = saved.contents, self._version + 1
+                self._checkpoint, self._current_at = saved.checkpoint, saved.saved_at
+            self._saved, self._saved_at, self._snapshot_at = saved.checkpoint, saved.saved_at, saved.saved_at
+        self._loaded = True
+
+    def _go_on(self) -> None:
+        """Have the source go on from what was saved, once."""
+        if not self._placed and self._saved and self.mode is not Refresh.SNAPSHOT:
+            self._source.restore(self._saved)
+        self._placed = True
+
+    def _is_snapshot_due(self) -> bool:
+        if self.mode is not Refresh.PERIODIC or not self._source.is_snapshot_complete():
+            return False
+        return time.time() - self._snapshot_at >= self._every_s
+
+    def _take_snapshot(self) -> int:
+        began_at = time.time()
+        try:
+            staged = Contents(self._source.shape.schema, self._source.shape.key)
+            while (batch := self._source.poll_snapshot()) is not None:
+                staged.add(batch)
+            staged.seal()
+        except PenstockError:
+            self._source.again()  # what broke off is of no use
+            raise
+        with self._reading:
+            self._contents, self._version = staged, self._version + 1
+            self._checkpoint = self._source.checkpoint()
+            self._current_at = self._snapshot_at = began_at
+        self._saved, self._placed, self._pending = None, True, []
+        if self._store:
+            self._store.outdate()
+        return len(staged)
+
+    def _follow(self) -> int:
+        """Apply what has come, whole transactions at a time."""
+        began_at, count, until = time.time(), 0, time.monotonic() + _STEP_S
+        while (batch := self._source.poll_changes()) is not None:
+            self._pending.append(batch)
+            reached = self._source.checkpoint()
+            if checkpoints.acknowledged(reached) == reached.position.lsn:
+                count += self._apply(reached)
+                if time.monotonic() > until:
+                    return count
+        if not self._pending:
+            with self._reading:
+                self._checkpoint = self._source.checkpoint()
+                self._current_at = max(began_at - self._source.silent_s, self._current_at or 0.0)
+        return count
+
+    def _apply(self, reached: SourceCheckpoint) -> int:
+        contents = self._held()
+        with self._reading:
+            for batch in self._pending:
+                contents.apply(batch)
+            self._version += 1
+            self._checkpoint = reached
+        applied, self._pending = self._pending, []
+        if self._store:
+            self._store.append(applied)
+        return sum(map(len, applied))
+
+    def _save_when_due(self) -> None:
+        if self._store is None or time.time() - self._saved_at >= self._save_every_s:
+            self._save()
+
+    def _save(self) -> None:
+        checkpoint = self._checkpoint
+        if checkpoint is None or checkpoint == self._saved:
+            return
+        if self._store:
+            self._store.commit(self._held(), checkpoint, self._current_at or time.time())
+        self._saved, self._saved_at = checkpoint, time.time()
+        if self._source.is_snapshot_complete():  # else a new snapshot is under way, and nothing to confirm
+            self._source.confirm(checkpoint)
+
+    def _held(self) -> Contents:
+        if self._contents is None:
+            what = "call refresh()" if self.mode is Refresh.MANUAL else "call update()"
+            raise ConfigError(f"the view of {self.table} has no contents yet", hint=f"To have some, {what}.")
+        return self._contents
+
+
+def _mode(refresh: Refresh | str, source: ViewSource) -> Refresh:
+    try:
+        mode = Refresh(refresh)
+    except ValueError:
+        raise ConfigError(
+            f"{refresh!r} is no refresh mode", hint=f"There are: {', '.join(one.value for one in Refresh)}."
+        ) from None
+    if source.follows != (mode is Refresh.CHANGES):
+        wanted = "a table of a ReferenceCapture" if mode is Refresh.CHANGES else "a PostgresSnapshotSource"
+        raise ConfigError(
+            f"refresh mode {mode.value} reads {'changes' if mode is Refresh.CHANGES else 'no changes'}",
+            hint=f"Give the view {wanted}" + ("." if mode is Refresh.CHANGES else ", which holds no slot."),
+        )
+    return mode

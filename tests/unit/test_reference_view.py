@@ -1,0 +1,275 @@
+"""A view: what it shows, what it saves, what it does when something fails. Its source is a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.contracts import ReferenceTableSource, SourceCheckpoint
+from penstock.errors import ConfigError, DiskError, OperatorError, PenstockError, PositionError, RetryableError
+from penstock.model import Lsn, Position, QualifiedTable
+from penstock.reference import checkpoint as checkpoints
+from penstock.reference import store as store_module
+from penstock.reference.keeping import kept_current
+from penstock.reference.store import read_saved
+from penstock.reference.view import ReferenceView
+from tests.fixtures.waiting import wait_until
+from tests.unit.reference_parts import Script, checkpoint, delete, insert, update
+
+ROME, OSLO, BERN = (1, "Rome", "a"), (2, "Oslo", "b"), (3, "Bern", "c")
+
+
+def held(view: ReferenceView) -> set[tuple[Any, ...]]:
+    return {tuple(row.values()) for row in view.to_arrow().to_pylist()}
+
+
+def test_a_view_follows_its_source_and_shows_whole_transactions_only() -> None:
+    """E91: a transaction that came in part is not shown before it is whole."""
+    source = Script([ROME, OSLO])
+    assert isinstance(source, ReferenceTableSource)
+    with ReferenceView(source) as view:
+        assert view.update() == 2
+        assert held(view) == {ROME, OSLO}
+        source.will_send(delete(1), whole=False)
+        assert view.update() == 0
+        assert held(view) == {ROME, OSLO}
+        source.will_send(insert(*BERN))
+        before = view.version
+        assert view.update() == 2
+        assert held(view) == {OSLO, BERN}
+        assert view.version == before + 1
+        assert view.lookup(3) == {"id": 3, "name": "Bern", "notes": "c"}
+        assert (view.lookup(1), view.key, len(view)) == (None, ("id",), 2)
+        assert source.confirmed == [100, 102], "without a folder what is applied is confirmed, and no sooner"
+    assert source.closed
+
+
+def test_saved_contents_are_restored_with_their_position(tmp_path: Path) -> None:
+    """E93: contents are saved with the position, so a restored table is full, without a new snapshot."""
+    source = Script([ROME, OSLO])
+    with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
+        view.update()
+        source.will_send(update(1, "Roma", None, missing=["notes"]))
+        source.will_send(delete(2))
+        view.update()
+        source.will_send(insert(*BERN))
+    again = Script([("never", "read", "again")])
+    with ReferenceView(again, path=tmp_path) as view:
+        view.update()
+        assert (held(view), again.snapshots, again.lsn) == ({(1, "Roma", "a")}, 0, 102)
+        assert view.status().position == Position(Lsn(102), 0)
+    assert source.confirmed[-1] == 102
+
+
+def test_a_log_that_ends_anywhere_gives_a_state_that_was_saved(tmp_path: Path) -> None:
+    """E93: cut off at each byte, as by a crash, contents and position are those of one commit."""
+    source = Script([ROME])
+    view = ReferenceView(source, path=tmp_path / "v", save_every_s=0)
+    saved = {}
+    for number in range(4):
+        if number:
+            source.will_send(update(1, f"Rome {number}", None, missing=["notes"]))
+        view.update()
+        saved[100 + number] = held(view)
+    view.close()
+    log = next((tmp_path / "v").glob("log-*"))
+    content, seen = log.read_bytes(), set()
+    for end in [*range(0, len(content), 7), len(content)]:
+        log.write_bytes(content[:end])
+        found = read_saved(tmp_path / "v")
+        position = int(found.checkpoint.position.lsn)
+        assert {tuple(row.values()) for row in found.contents.table().to_pylist()} == saved[position]
+        seen.add(position)
+    assert seen == saved.keys()
+    log.write_bytes(content[:-5])
+    with ReferenceView(Script(), path=tmp_path / "v", save_every_s=0) as view:
+        view.update()
+        assert held(view) == saved[102]
+        view._source.will_send(insert(*OSLO))  # type: ignore[attr-defined]
+        view.update()
+    assert {row["id"] for row in read_saved(tmp_path / "v").contents.table().to_pylist()} == {1, 2}
+
+
+def test_a_log_that_outgrows_its_base_becomes_a_new_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_LEAST_LOG_BYTES", 2_000)
+    source = Script([ROME])
+    with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
+        for number in range(60):
+            source.will_send(update(1, f"Rome {number}", "x"))
+            view.update()
+        generation = json.loads((tmp_path / "view.json").read_text())["generation"]
+        assert generation > 2
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "view.json", "lock", f"base-{generation}.arrow", f"log-{generation}",
+        }  # fmt: skip
+        assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir() if path.name != "lock")
+        found = read_saved(tmp_path)
+        assert found.contents.get(1) == {"id": 1, "name": "Rome 59", "notes": "x"}
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """E93: a newer format, garbage, a damaged base, another table's folder, a second writer."""
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        view.update()
+        with pytest.raises(RetryableError, match="another process writes"):
+            ReferenceView(Script(), path=tmp_path).update()
+    head = tmp_path / "view.json"
+    good = json.loads(head.read_text())
+
+    def refused(said: str, kind: type[PenstockError], **changed: Any) -> None:
+        head.write_text(json.dumps({**good, **changed}))
+        with pytest.raises(kind, match=said), ReferenceView(Script(), path=tmp_path) as view:
+            view.update()
+
+    refused("is of format 2; this Penstock reads 1", ConfigError, format=2)
+    refused("is damaged", OperatorError, format="x")
+    refused("is damaged", OperatorError, base_crc=0)
+    refused("no checkpoint", ConfigError, checkpoint="garbage")
+    other = checkpoint(5)._replace(table=QualifiedTable("public", "other"))
+    refused("holds the view of public.other", ConfigError, checkpoint=checkpoints.encode(other))
+    head.write_bytes(b"\0")
+    with pytest.raises(OperatorError, match="is damaged"):
+        read_saved(tmp_path)
+    with pytest.raises(OperatorError, match="no saved view"):
+        read_saved(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda c: "garbage", ConfigError),
+        (lambda c: None, ConfigError),
+        (lambda c: c._replace(format=2), ConfigError),
+        (lambda c: c._replace(metadata={}), ConfigError),
+        (lambda c: c._replace(position=(1, 2)), ConfigError),
+        (lambda c: c._replace(metadata={**c.metadata, "acknowledge": "FF/FF"}), ConfigError),
+        (lambda c: c._replace(slot="other"), PositionError),
+        (lambda c: c._replace(table=QualifiedTable("public", "other")), PositionError),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    change: Callable[[SourceCheckpoint], Any], kind: type[PenstockError]
+) -> None:
+    """E93: garbage, a newer format, another slot, another table."""
+    good = checkpoint(5)
+    checkpoints.require(good, "dims", good.table)
+    assert checkpoints.decode(checkpoints.encode(good)) == good
+    with pytest.raises(kind):
+        checkpoints.require(change(good), "dims", good.table)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", b"\xff", '{"format": 1}', "null"])
+def test_what_is_no_checkpoint_is_not_read_as_one(text: str | bytes) -> None:
+    """E93: garbage."""
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        checkpoints.decode(text)
+
+
+def test_what_fails_leaves_the_contents_and_says_how_old_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Script([ROME])
+    with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
+        view.update()
+        lost = OperatorError("the slot is lost")
+        source.will_send(update(1, "Roma", "a"))
+        source.coming.append(lost)
+        with pytest.raises(OperatorError):
+            view.update()
+        assert held(view) == {(1, "Roma", "a")}
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 60)
+        status = view.status()
+        assert status.error is lost
+        assert status.age_s is not None and status.age_s >= 59
+        source.snapshot = [OSLO]
+        view.refresh()
+        assert (held(view), view.status().error) == ({OSLO}, None)
+        source.snapshot, source.trouble = [BERN], RetryableError("gone for a moment")
+        with pytest.raises(RetryableError):
+            view.refresh()
+        assert held(view) == {OSLO}, "half a snapshot is not shown"
+        source.trouble = None
+        view.update()
+        assert held(view) == {BERN}
+
+
+def test_a_full_disk_is_told_and_what_it_lost_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Script([ROME])
+    with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
+        view.update()
+
+        def full(*_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        source.will_send(insert(*OSLO))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(DiskError, match="No space left"):
+                view.update()
+        assert source.confirmed == [100]
+        view.update()
+        assert source.confirmed == [100, 101]
+        assert len(read_saved(tmp_path).contents) == 2
+
+
+def test_refresh_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """snapshot reads once at each start, periodic again and again, manual when told to; vanished rows are dropped."""
+    now = [1_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    source = Script([ROME, OSLO], follows=False)
+    with ReferenceView(source, refresh="periodic", every_s=10, path=tmp_path) as view:
+        view.update()
+        source.snapshot = [OSLO, BERN]
+        now[0] += 9
+        view.update()
+        assert held(view) == {ROME, OSLO}
+        now[0] += 1
+        view.update()
+        assert held(view) == {OSLO, BERN}
+    manual = Script([ROME], follows=False)
+    with ReferenceView(manual, refresh="manual", path=tmp_path) as view:
+        assert view.update() == 0
+        assert held(view) == {OSLO, BERN}, "what was saved"
+        view.refresh()
+        assert (held(view), manual.snapshots) == ({ROME}, 1)
+    once = Script([BERN], follows=False)
+    with ReferenceView(once, refresh="snapshot", path=tmp_path) as view:
+        view.update()
+        once.snapshot = []
+        now[0] += 1e6
+        view.update()
+        assert (held(view), once.snapshots) == ({BERN}, 1)
+
+
+def test_a_mode_needs_the_source_that_can_serve_it() -> None:
+    with pytest.raises(ConfigError, match="'hourly' is no refresh mode"):
+        ReferenceView(Script(), refresh="hourly")
+    with pytest.raises(ConfigError, match="refresh mode periodic reads no changes"):
+        ReferenceView(Script(), refresh="periodic")
+    with pytest.raises(ConfigError, match="refresh mode changes reads changes"):
+        ReferenceView(Script(follows=False))
+    with pytest.raises(ConfigError, match="has no contents yet"):
+        ReferenceView(Script()).lookup(1)
+    view = ReferenceView(Script())
+    view.close()
+    view.close()
+    with pytest.raises(ConfigError, match="is closed"):
+        view.update()
+
+
+def test_a_thread_keeps_a_view_current_and_bears_passing_trouble() -> None:
+    source = Script([ROME])
+    with ReferenceView(source) as view, kept_current(view, pause_s=0.001):
+        wait_until(lambda: len(view) == 1, what="the snapshot")
+        source.coming.append(RetryableError("gone for a moment"))
+        source.will_send(insert(*OSLO))
+        wait_until(lambda: len(view) == 2, what="the change behind the trouble")
+        assert threading.active_count() > 1
