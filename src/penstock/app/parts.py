@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app import local_path
 from penstock.config.connection import connection_settings
-from penstock.config.deployment import DeltaSink, Deployment, LocalSink, OpenSearchSink, StdoutSink
+from penstock.config.deployment import DeltaSink, Deployment, LocalSink, OpenSearchSink, ParquetSink
 from penstock.contracts import Sink, Target
 from penstock.document.build import PgDocumentBuilder
 from penstock.document.mapping import IndexSettings, index_body
@@ -19,7 +19,6 @@ from penstock.document.mapping_change import fingerprint
 from penstock.document.schema import DocumentSchema, Field, Group, Join, LeafType, Scalar
 from penstock.document.spec import SourceSpec
 from penstock.engine.batch import Parts
-from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Sink as SinkConfig
@@ -53,29 +52,32 @@ def open_parts(
 
 def open_sink(config: SinkConfig, deployment: Deployment) -> Sink:
     """One sink; its secrets are looked up now."""
+    # Each kind is imported where it is used: some load for half a second, and some need an extra.
     if isinstance(config, LocalSink):
         from penstock.sinks.local import LocalSettings
         from penstock.sinks.local import LocalSink as Local
 
         return Local(LocalSettings(config.name, local_path(deployment, config)))
-    if isinstance(config, StdoutSink):
-        from penstock.sinks.stdout import StdoutSettings
-        from penstock.sinks.stdout import StdoutSink as Stdout
-
-        return Stdout(StdoutSettings(config.name, config.pretty))
     if isinstance(config, DeltaSink):
         from penstock.sinks.delta import DeltaSettings
         from penstock.sinks.delta import DeltaSink as Delta
 
         options = {key: secret.require() for key, secret in config.storage_options.items()}
         return Delta(DeltaSettings(config.name, deployment.locate(config.path), options))
-    if isinstance(config, OpenSearchSink) and config.type == "opensearch":
+    if isinstance(config, ParquetSink):
+        from penstock.sinks.parquet import ParquetSettings
+        from penstock.sinks.parquet import ParquetSink as Parquet
+
+        return Parquet(ParquetSettings(config.name, deployment.locate(config.path)))
+    if isinstance(config, OpenSearchSink):
         return _opensearch(config, deployment)
-    kind = getattr(config, "type", type(config).__name__.removesuffix("Sink").lower())
-    raise ConfigError(f"sinks.{config.name}: sinks of type {kind} are not built yet", hint="Use opensearch or local.")
+    from penstock.sinks.stdout import StdoutSettings, StdoutSink
+
+    return StdoutSink(StdoutSettings(config.name, config.pretty))
 
 
 def _opensearch(config: OpenSearchSink, deployment: Deployment) -> Sink:
+    """Either kind of server: what we ask of it is the same in both."""
     from penstock.sinks.opensearch import OpenSearchSettings
     from penstock.sinks.opensearch import OpenSearchSink as OpenSearch
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from penstock.contracts import Rejection, Target, Writes
 from penstock.errors import BugError, DiskError, OperatorError
 from penstock.model import Lsn
+from penstock.sinks.columns import NO_TEXT, is_text
 from penstock.sinks.delta_memory import Memory, begin, read
 from penstock.sinks.delta_table import DocumentTable, Row, find, make, show
 from penstock.sinks.local_file import WriterLock
@@ -36,7 +37,6 @@ _MERGE_BYTES = 64 << 20
 _COMPACT_EVERY = 64
 _VACUUM_S = 3600
 _OURS = "_penstock"
-_NO_TEXT = "it is no text in UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class DeltaSink:
             if writes.version < one.memory.floor:
                 return []
             for id, body in zip(ids, bodies, strict=True):
-                if body is not None and not _is_text(body):
-                    rejected.append(Rejection(index, id, writes.version, _NO_TEXT))
+                if body is not None and not is_text(body):
+                    rejected.append(Rejection(index, id, writes.version, NO_TEXT))
                     continue
                 before = one.waiting.get(id)
                 if before is None or before[0] <= writes.version:
@@ -215,13 +215,6 @@ class DeltaSink:
             one.table.delete(one.memory.purge_upto, one.memory.application, only_tombstones=True)
         upto = one.table.merged(one.memory.application) or Lsn.ZERO
         self._remember(one, replace(one.memory, purge_upto=upto, purge_s=now_s))
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        return body.isascii() or bool(body.decode())
-    except UnicodeDecodeError:
-        return False
 
 
 if TYPE_CHECKING:

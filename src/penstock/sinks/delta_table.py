@@ -17,8 +17,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from penstock.errors import BugError, DiskError, MissingExtraError, OperatorError, RetryableError, UnavailableError
+from penstock.errors import DiskError, MissingExtraError, OperatorError, RetryableError, UnavailableError
 from penstock.model import Lsn
+from penstock.sinks.columns import texts, versions
 from penstock.sinks.delta_sync import synced
 
 try:
@@ -53,7 +54,6 @@ _PROPERTIES = {
 }
 _TRIES = 8
 _FIRST_WAIT_S = 0.05
-HIGHEST = (1 << 63) - 1
 
 Row = tuple[Lsn, bytes | None]
 """The version of a write, and its document; None is a tombstone."""
@@ -226,13 +226,11 @@ _TYPES = {
 
 
 def _arrow(rows: Mapping[str, Row]) -> pa.Table:
-    versions, bodies = zip(*rows.values(), strict=True)
-    if max(versions) > HIGHEST:
-        raise BugError(f"{max(versions)} is higher than any version that a table can hold")
+    lsns, bodies = zip(*rows.values(), strict=True)
     columns = [
         pa.array(rows.keys(), pa.string()),
-        pa.array([int(version) for version in versions], pa.int64()),
+        versions(lsns),
         pa.array([body is None for body in bodies], pa.bool_()),
-        pa.array(bodies, pa.binary()).cast(pa.string()),
+        texts(bodies),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
