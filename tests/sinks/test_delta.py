@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from penstock.app.parts import open_sink
+from penstock.app.running import for_tasks
+from penstock.config.deployment import DeltaSink as DeltaConfig
+from penstock.config.deployment import Deployment, Source
+from penstock.config.secrets import Secret
 from penstock.contracts import Documents, Sink, Writes
 from penstock.errors import DiskError, OperatorError, RetryableError
 from penstock.model import Lsn
@@ -237,6 +245,20 @@ def test_what_is_not_ours_or_cannot_be_used_is_refused_in_a_sentence(rig: Rig, t
         make_sink(str(tmp_path / "file")).open(target())
 
 
-def test_secrets_of_the_storage_show_nowhere() -> None:
-    settings = DeltaSettings("lake", "s3://bucket/x", {"AWS_SECRET_ACCESS_KEY": "hidden"})
-    assert "hidden" not in repr(settings) + repr(vars(DeltaSink(settings)).keys())
+def test_secrets_of_the_storage_show_nowhere_and_are_looked_up_where_the_table_is() -> None:
+    """E103: a key that stands in the file reaches a task by the environment alone."""
+    label = "sinks.lake.storage_options"
+    options = {
+        "aws_secret_access_key": Secret(f"{label}.aws_secret_access_key", literal="hidden"),
+        "aws_region": Secret(f"{label}.aws_region", literal="here"),
+    }
+    deployment = Deployment(Source(), (DeltaConfig("lake", "lake", options),), (), folder="/deployed")
+    with mock.patch.dict(os.environ):
+        sent = pickle.dumps(for_tasks(deployment))
+        assert b"hidden" not in sent
+        carried = pickle.loads(sent)
+        sink = open_sink(carried.sinks[0], replace(carried, folder="/deployed"))
+    assert isinstance(sink, DeltaSink)
+    assert "hidden" not in repr(sink) + repr(DeltaSettings("lake", "lake", {"aws_secret_access_key": "hidden"}))
+    assert sink._storage == {"aws_secret_access_key": "hidden", "aws_region": "here"}
+    assert sink._path == "/deployed/lake"

@@ -289,6 +289,8 @@ def for_tasks(deployment: Deployment) -> Deployment:
             return dataclasses.replace(value, **changes)
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             return tuple(map(carried, value))
+        if isinstance(value, Mapping):
+            return {key: carried(one) for key, one in value.items()}
         return value
 
     return dataclasses.replace(
