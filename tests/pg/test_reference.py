@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 
-from penstock.contracts import ReferenceTableSource
-from penstock.errors import PositionError
-from penstock.reference.checkpoint import acknowledged
+from penstock.contracts import ConnectorError, ReferenceTableSource, SourceCheckpoint
+from penstock.errors import ConfigError, OperatorError, PositionError, RetryableError, SlotMissingError
+from penstock.model import Lsn, Position
+from penstock.reference import PostgresReferenceTableSource, PostgresSnapshotSource, ReferenceView
+from penstock.reference.checkpoint import acknowledged, decode, encode
 from tests.fixtures.references import Dimensions, await_changes, read_snapshot, told
 from tests.fixtures.waiting import wait_until
 
@@ -74,3 +79,319 @@ def test_a_checkpoint_is_pure_and_covers_what_was_delivered(dims18: Dimensions) 
     source.restore(before)
     assert not source.is_snapshot_complete()
     assert len(read_snapshot(source)) == 39_994
+
+
+def test_the_slot_stands_at_the_least_of_what_its_tables_have_saved(dims: Dimensions) -> None:
+    """E92: two tables and one slot; a closed one keeps its place until it is forgotten."""
+    fill(dims, "city", "country")
+    capture = dims.capture()
+    city, country = capture.table("city"), capture.table("country")
+    read_snapshot(city)
+    city.confirm(city.checkpoint())
+    assert capture.acknowledged == Lsn.ZERO, "a table that has no place yet holds the slot"
+    read_snapshot(country)
+    first = country.checkpoint()
+    country.confirm(first)
+    dims.execute("UPDATE city SET name = 'x'")
+    await_changes(city, 2)
+    city.confirm(city.checkpoint())
+    assert capture.acknowledged < city.checkpoint().position.lsn
+    country.close()
+    city.confirm(city.checkpoint())
+    assert capture.acknowledged == acknowledged(first)
+    with pytest.raises(PositionError, match="was delivered up to"):
+        city.confirm(city.checkpoint()._replace(position=Position(Lsn(1 << 60), 0)))
+    capture.forget("country")
+    wait_until(lambda: dims.confirmed() == capture.acknowledged > acknowledged(first), what="the slot to move")
+
+
+def test_a_table_without_changes_pins_no_wal(dims: Dimensions) -> None:
+    """E92: who only polls, takes checkpoints and confirms them lets the slot go on, whatever others write."""
+    fill(dims, "city", "country")
+    dims.execute("CREATE TABLE unrelated (v text)")
+    capture = dims.capture()
+    sources = [capture.table("city"), capture.table("country")]
+    for source in sources:
+        read_snapshot(source)
+    dims.execute("INSERT INTO unrelated SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+    dims.execute("UPDATE city SET name = 'last' WHERE id = 1")
+    end = dims.wal_end()
+
+    def slot_has_passed() -> bool:
+        for source in sources:
+            source.poll_changes()
+            source.confirm(source.checkpoint())
+        return dims.confirmed() >= end
+
+    wait_until(slot_has_passed, 20, "the slot to pass what no table is interested in")
+
+
+def test_a_table_that_joins_later_has_every_row_once(dims: Dimensions) -> None:
+    """E90: a transaction that is open while the snapshot is taken is in it or behind it, not both, not neither."""
+    fill(dims, "city", "country")
+    capture = dims.capture()
+    city = capture.table("city")
+    read_snapshot(city)
+    dims.execute("INSERT INTO country VALUES (3, 'before it is published')")
+    country = capture.table("country")
+    with dims.database.connect(autocommit=False) as open_one, ThreadPoolExecutor() as pool:
+        open_one.execute("INSERT INTO city VALUES (7, 'open')")  # not country, which is to be published
+        coming = pool.submit(read_snapshot, country)
+        query = "SELECT 1 FROM pg_replication_slots WHERE slot_name LIKE 'penstock_reference_%'"
+        wait_until(lambda: dims.execute(query), what="the snapshot to wait for the open transaction")
+        dims.execute("INSERT INTO country VALUES (4, 'meanwhile')")
+        dims.execute("INSERT INTO city VALUES (8, 'meanwhile')")
+        open_one.execute("INSERT INTO country VALUES (5, 'open')")
+        open_one.commit()
+        rows = coming.result(20)
+    dims.execute("UPDATE country SET name = 'after' WHERE id = 5")
+    assert told(await_changes(city, 2)) == [("insert", 8), ("insert", 7)]
+    behind = await_changes(country)
+    while behind[-1]["name"] != "after":
+        behind += await_changes(country)
+    seen = [row["id"] for row in rows] + [change["id"] for change in behind if change["_change_type"] == "insert"]
+    assert sorted(seen) == [1, 2, 3, 4, 5]
+
+
+def test_after_a_restart_every_table_goes_on_where_it_was_saved(dims: Dimensions) -> None:
+    """E93: each at its own place, also one that was saved long before the others."""
+    fill(dims, "city", "country")
+    capture = dims.capture()
+    city, country = capture.table("city"), capture.table("country")
+    read_snapshot(city), read_snapshot(country)
+    saved = country.checkpoint()
+    country.confirm(saved)
+    dims.execute("INSERT INTO city VALUES (3, 'x'), (4, 'x')")
+    dims.execute("INSERT INTO country VALUES (3, 'x')")
+    dims.execute("INSERT INTO city VALUES (5, 'x')")
+    assert told(await_changes(city, 3)) == [("insert", 3), ("insert", 4), ("insert", 5)]
+    later = city.checkpoint()
+    city.confirm(later)
+    capture.close()
+    dims.execute("INSERT INTO city VALUES (6, 'x')")
+    again = dims.capture()
+    city, country = again.table("city"), again.table("country")
+    city.restore(decode(encode(later)))
+    country.restore(saved)
+    assert city.is_snapshot_complete()
+    assert city.poll_snapshot() is None
+    assert told(await_changes(city)) == [("insert", 6)]
+    assert told(await_changes(country)) == [("insert", 3)]
+
+
+def test_a_checkpoint_of_elsewhere_is_refused(dims: Dimensions) -> None:
+    """E93: another slot, another table, another server, a slot that is gone or was moved by somebody else."""
+    fill(dims, "city", "country")
+    capture = dims.capture()
+    city, country = capture.table("city"), capture.table("country")
+    read_snapshot(city)
+    good = city.checkpoint()
+    with pytest.raises(PositionError, match="belongs to table"):
+        country.restore(good)
+    with pytest.raises(PositionError, match=f"belongs to slot {dims.slot}"):
+        dims.capture(slot="another").table("city").restore(good)
+    with pytest.raises(PositionError, match="belongs to the server with system identifier 4711"):
+        city.restore(good._replace(system_id="4711"))
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        city.restore("garbage")  # type: ignore[arg-type]
+    assert city.poll_changes() is None, "what was refused has changed nothing"
+    capture.close()
+
+    def restored(checkpoint: SourceCheckpoint) -> PostgresReferenceTableSource:
+        source = dims.capture().table("city")
+        source.restore(checkpoint)
+        return source
+
+    with pytest.raises(PositionError, match="belongs to the server with system identifier 4711"):
+        restored(good._replace(system_id="4711")).poll_changes()
+    wait_until(lambda: not dims.execute("SELECT 1 FROM pg_replication_slots WHERE active"), what="the slot to be free")
+    dims.execute("INSERT INTO city VALUES (9, 'skipped')")
+    dims.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", dims.slot)
+    with pytest.raises(PositionError, match="somebody else consumed it"):
+        restored(good).poll_changes()
+    dims.execute("SELECT pg_drop_replication_slot(%s)", dims.slot)
+    lost = restored(good)
+    with pytest.raises(SlotMissingError, match=f"slot {dims.slot} is gone"):
+        lost.poll_changes()
+    lost.again()
+    assert len(read_snapshot(lost)) == 3, "a new snapshot, and a new slot, put it right"
+
+
+def test_closing_at_any_moment(dims18: Dimensions) -> None:
+    """E94: twice, before anything was opened, in the middle of a snapshot; then any use is an error."""
+    fill(dims18, "city")
+    dims18.execute("INSERT INTO city SELECT n, repeat('x', 200) FROM generate_series(10, 40000) AS n")
+    capture = dims18.capture()
+    for polls in 0, 1, 1000:
+        source = capture.table("city")
+        for _ in range(polls):
+            source.poll_snapshot()
+        checkpoint = source.checkpoint()
+        source.close()
+        source.close()
+        for use in (
+            source.poll_snapshot, source.poll_changes, source.checkpoint, source.again,
+            partial(source.confirm, checkpoint), partial(source.restore, checkpoint),
+        ):  # fmt: skip
+            with pytest.raises(ConnectorError, match="is closed"):
+                use()
+    capture.close()
+    capture.close()
+    with pytest.raises(ConfigError, match="is closed"):
+        capture.table("city")
+    query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'penstock' AND datname = current_database()"
+    wait_until(lambda: not dims18.execute(query), what="every connection to end")
+
+
+def test_tables_that_cannot_be_followed_are_refused(dims18: Dimensions) -> None:
+    """E96: no table, no key, a key that is not unique or that a delete would not name, a view."""
+    fill(dims18, "city")
+    dims18.execute("CREATE TABLE bare (v text)")
+    dims18.execute("ALTER TABLE bare REPLICA IDENTITY FULL")
+    dims18.execute("CREATE TABLE coded (id int PRIMARY KEY, code text UNIQUE)")
+    dims18.execute("CREATE VIEW shown AS SELECT * FROM city")
+    capture = dims18.capture()
+    for table, key, said in [
+        ("nothing", (), "table public.nothing does not exist"),
+        ("bare", (), "has no primary key"),
+        ("city", ("name",), "no unique index over name"),
+        ("city", ("nome",), "no column 'nome'"),
+        ("coded", ("code",), "replica identity of public.coded does not hold code"),
+        ("shown", (), "is a view"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            capture.table(table, key=key).poll_snapshot()
+        capture.forget(table)
+    with pytest.raises(ConfigError, match="lasting slot"):
+        dims18.capture(temporary_slot=True)
+
+
+def test_rows_are_told_apart_by_a_key_with_nulls(dims18: Dimensions) -> None:
+    """E96: composite, with NULL parts, where the database itself takes NULLs for equal."""
+    dims18.execute("CREATE TABLE price (region text, day int, v int, UNIQUE NULLS NOT DISTINCT (region, day))")
+    dims18.execute("ALTER TABLE price REPLICA IDENTITY FULL")
+    dims18.execute("INSERT INTO price VALUES ('1', 1, 1), (NULL, 1, 2), (NULL, NULL, 3), ('', NULL, 4)")
+    with ReferenceView(dims18.capture().table("price", key=["region", "day"])) as view:
+        view.update()
+        dims18.execute("UPDATE price SET v = 20 WHERE region IS NULL AND day = 1")
+        dims18.execute("DELETE FROM price WHERE region IS NULL AND day IS NULL")
+        dims18.execute("UPDATE price SET region = NULL WHERE region = ''")
+
+        def values() -> list[int | None]:
+            view.update()
+            keys = [("1", 1), (None, 1), (None, None), ("", None)]
+            return [row["v"] if (row := view.lookup(*key)) else None for key in keys]
+
+        wait_until(lambda: values() == [1, 20, 4, None], what="the changes")
+        with pytest.raises(ConfigError, match="key column day is int32"):
+            view.lookup("1", "1")
+
+
+ALTERATIONS = [
+    ("ALTER TABLE city DROP COLUMN name", "its column name is gone"),
+    ("ALTER TABLE city ALTER name TYPE int USING id", "its column name has another type"),
+    ("ALTER TABLE city RENAME TO town", "was renamed while it was followed: it is public.town now"),
+]
+
+
+@pytest.mark.parametrize(("alteration", "said"), ALTERATIONS)
+def test_an_altered_table_stops_by_name_with_its_last_good_contents(
+    dims18: Dimensions, alteration: str, said: str
+) -> None:
+    """A column that is gone or retyped, a new name: the view stays what it was and says how old it is; others go on."""
+    fill(dims18, "city", "country")
+    capture = dims18.capture()
+    with ReferenceView(capture.table("city")) as view, ReferenceView(capture.table("country")) as other:
+        view.update(), other.update()
+        dims18.execute("ALTER TABLE city ADD COLUMN more int")
+        dims18.execute("INSERT INTO city (id, name) VALUES (3, 'three')")
+        wait_until(lambda: view.update() or len(view) == 3, what="a row with one column more, which is left out")
+        dims18.execute(alteration)
+        dims18.execute(f"INSERT INTO {'town' if 'town' in alteration else 'city'} (id) VALUES (4)")
+        dims18.execute("INSERT INTO country VALUES (3, 'three')")
+        wait_until(lambda: other.update() or len(other) == 3, what="the other table")
+        for _ in range(2):
+            with pytest.raises(OperatorError, match=said):
+                view.update()
+        status = view.status()
+        assert (status.rows, view.lookup(3)) == (3, {"id": 3, "name": "three"})
+        assert status.age_s is not None and status.error is not None
+        if "town" not in alteration:
+            view.refresh()
+            assert (len(view), view.status().error) == (4, None)
+            assert set(view.schema.names) >= {"id", "more"}
+
+
+def test_what_nobody_polls_waits_on_disk_and_then_stops_the_others_by_name(dims18: Dimensions) -> None:
+    """Memory is bounded, so is the disk; who is polled again goes on with every change."""
+    fill(dims18, "city", "country")
+    capture = dims18.capture(buffer_bytes=100_000, spool_bytes=1_000_000)
+    city, country = capture.table("city"), capture.table("country")
+    read_snapshot(city), read_snapshot(country)
+    rows = 0
+
+    def write_and_poll() -> None:
+        nonlocal rows
+        for _ in range(30):
+            ids = list(range(rows + 10, rows + 110))
+            dims18.execute("INSERT INTO country SELECT unnest(%s::int[]), repeat('x', 500)", ids)
+            dims18.execute("UPDATE city SET name = %s", str(rows))
+            rows += 100
+            await_changes(city, 2)
+
+    with pytest.raises(RetryableError, match=r"changes of public.country wait on disk, because nobody polls it"):
+        write_and_poll()
+    assert sum(one.backlog.memory_bytes for one in capture._deliveries.values()) < 400_000
+    found = await_changes(country, rows)
+    ids = [change["id"] for change in found if change["_change_type"] == "insert"]
+    assert ids == list(range(10, 10 + len(ids)))
+    await_changes(city, 2)
+
+
+def test_a_partitioned_table_is_one_table(dims: Dimensions) -> None:
+    """E95: rows of partitions, also of one that is made meanwhile; a row that moves; TRUNCATE of all, and of one."""
+    dims.execute("CREATE TABLE city (id int PRIMARY KEY, name text) PARTITION BY RANGE (id)")
+    dims.execute("CREATE TABLE low PARTITION OF city FOR VALUES FROM (0) TO (10)")
+    dims.execute("CREATE TABLE high (name text, id int NOT NULL)")  # other places of the same columns
+    dims.execute("ALTER TABLE city ATTACH PARTITION high FOR VALUES FROM (10) TO (20)")
+    dims.execute("INSERT INTO city VALUES (1, 'one'), (11, 'eleven')")
+    with ReferenceView(dims.capture().table("city")) as view:
+
+        def held() -> dict[int, str]:
+            view.update()
+            return {row["id"]: row["name"] for row in view.to_arrow().to_pylist()}
+
+        assert held() == {1: "one", 11: "eleven"}
+        dims.execute("UPDATE city SET id = 12 WHERE id = 1")
+        dims.execute("CREATE TABLE top PARTITION OF city FOR VALUES FROM (20) TO (30)")
+        dims.execute("INSERT INTO city VALUES (21, 'new'), (2, 'two')")
+        wait_until(lambda: held() == {11: "eleven", 12: "one", 21: "new", 2: "two"}, what="the changes")
+        dims.execute("TRUNCATE city")
+        dims.execute("INSERT INTO city VALUES (3, 'three')")
+        wait_until(lambda: held() == {3: "three"}, what="the truncated table")
+        dims.execute("TRUNCATE low")
+        with pytest.raises(OperatorError, match="was truncated"):
+            wait_until(lambda: held() == {}, what="an error")
+        view.refresh()
+        assert held() == {}
+
+
+def test_a_snapshot_alone_needs_neither_a_slot_nor_a_publication(dims18: Dimensions) -> None:
+    """Refresh modes: a view of SQL is read by a plain role; a new snapshot replaces the old one as a whole."""
+    fill(dims18, "city")
+    dims18.execute("CREATE VIEW capitals AS SELECT id, upper(name) AS name FROM city WHERE id < 10")
+    url = dims18.database.role("reader")
+    dims18.execute("GRANT SELECT ON capitals TO reader")
+    source = PostgresSnapshotSource(url, "capitals", key=["id"])
+    with ReferenceView(source, refresh="periodic", every_s=0) as view:
+        view.update()
+        assert view.lookup(1) == {"id": 1, "name": "ONE"}
+        dims18.execute("DELETE FROM city WHERE id = 1")
+        view.update()
+        assert (view.lookup(1), len(view)) == (None, 1)
+        dims18.execute("DROP VIEW capitals")
+        with pytest.raises(ConfigError, match="capitals does not exist"):
+            view.update()
+        assert len(view) == 1
+    assert not dims18.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()")
+    dims18.execute("DROP OWNED BY reader")

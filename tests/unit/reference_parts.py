@@ -126,6 +126,9 @@ class Script:
         self._complete = True
         self.lsn = self.whole = int(checkpoint.position.lsn)
 
+    def newest(self) -> Lsn:
+        return Lsn(self.lsn + len(self.coming))
+
     def again(self) -> None:
         self._complete, self._left = False, None
 

@@ -37,6 +37,13 @@ SIGNATURES = {
         ),
         "DocumentBuilder.settle": "(self, xids: Collection[int]) -> None",
         "Catalog.column": "(self, table: QualifiedTable, name: str) -> ColumnType | None",
+        "ReferenceTableSource.poll_snapshot": "(self) -> pa.RecordBatch | None",
+        "ReferenceTableSource.is_snapshot_complete": "(self) -> bool",
+        "ReferenceTableSource.poll_changes": "(self) -> pa.RecordBatch | None",
+        "ReferenceTableSource.checkpoint": "(self) -> SourceCheckpoint",
+        "ReferenceTableSource.confirm": "(self, checkpoint: SourceCheckpoint) -> None",
+        "ReferenceTableSource.restore": "(self, checkpoint: SourceCheckpoint) -> None",
+        "ReferenceTableSource.close": "(self) -> None",
         "CaptureProvisioning.inspect_coverage": "(self, required: set[QualifiedTable]) -> CoverageReport",
         "CaptureProvisioning.ensure_coverage": "(self, required: set[QualifiedTable], manage: bool) -> CoverageReport",
     },
@@ -77,6 +84,21 @@ SIGNATURES = {
         "postgres_clock_now": "() -> int",
         "postgres_clock_to_unix_ms": "(micros: int) -> int | None",
     },
+    "penstock.reference": {
+        "ReferenceCapture": (
+            "(config: ReplicationConfig, connection_url: str | ConnectionSettings, *, manage_publication: bool = True,"
+            " spool_bytes: int = 1073741824) -> None"
+        ),
+        "ReferenceCapture.table": (
+            "(self, table: str | QualifiedTable, *, key: Sequence[str] = (), unrepresentable: Unrepresentable = error)"
+            " -> PostgresReferenceTableSource"
+        ),
+        "ReferenceView": (
+            "(source: ViewSource, *, path: str | Path | None = None,"
+            " refresh: Refresh | str = <Refresh.CHANGES: changes>,"
+            " every_s: float = 60.0, save_every_s: float = 5.0) -> None"
+        ),
+    },
     "penstock.model": {
         "Lsn.parse": "(text: str) -> Lsn",
         "QualifiedTable.parse": "(text: str) -> QualifiedTable",
@@ -87,6 +109,9 @@ REQUIRED = "required"
 FIELDS = {
     "penstock.contracts:Ack": {"sink": REQUIRED, "position": REQUIRED},
     "penstock.contracts:Change": dict.fromkeys(("table", "op", "new", "old", "xid", "position", "ack"), REQUIRED),
+    "penstock.contracts:SourceCheckpoint": dict.fromkeys(
+        ("format", "system_id", "slot", "table", "position", "metadata"), REQUIRED
+    ),
     "penstock.contracts:Documents": dict.fromkeys(("index", "ids", "bodies"), REQUIRED),
     "penstock.contracts:ColumnType": dict.fromkeys(("name", "nullable", "base"), REQUIRED),
     "penstock.model:Position": {"lsn": REQUIRED, "row": REQUIRED},

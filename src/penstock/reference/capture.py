@@ -222,8 +222,8 @@ class ReferenceCapture:
         with self._lock:
             self._require_open()
             if self._receiver is None:
-                placed = [lsn for lsn in self._places.values() if lsn is not None]
-                self._start(min(placed, default=Lsn.ZERO))
+                # Where the first of them goes on; with none that does, wherever the slot stands, or a new one.
+                self._start(min((one.whole for one in self._deliveries.values()), default=Lsn.ZERO))
             receiver = self._receiver
         while receiver and not (opened := self._opened(receiver)):
             self._require_open()
@@ -254,6 +254,9 @@ class ReferenceCapture:
                     for piece in changes.pieces(taken, _PIECE_ROWS, _PIECE_BYTES):
                         self._hand_out(piece)
                     self._read = max(self._read, taken[-1].end_lsn)
+                except BaseException:
+                    self._hang_up()  # some tables have it and some have not: it is to come again
+                    raise
                 finally:
                     for transaction in taken:
                         transaction.release()
@@ -297,6 +300,8 @@ class ReferenceCapture:
 
     def _start(self, lsn: Lsn) -> None:
         config = replace(self.config, start_lsn=lsn, origin=self._origin if lsn else None)
+        if not lsn:
+            self._held = Held()  # nobody holds a place any more, so that the slot may be a new one
         self._read = lsn
         self._receiver = Receiver(self.settings, config, self._held, self._prepare)
 

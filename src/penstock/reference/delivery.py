@@ -107,11 +107,16 @@ class Delivery:
             self._whole = last.lsn
         return batch
 
+    @property
+    def whole(self) -> Lsn:
+        """Every transaction up to here was taken, or need not be."""
+        return max(self._whole, self._start)
+
     def reached(self, read: Lsn) -> tuple[Position, Lsn]:
         """How far the table is, and what the slot may pass, where the stream was read up to `read`."""
         if self.backlog or self.error is not None:
             return self._taken, self._whole
-        whole = max(read, self._start, self._whole)
+        whole = max(read, self.whole)
         return Position(whole, self._taken.row if self._taken.lsn == whole else 0), whole
 
     def _decoded(self, piece: Piece) -> pa.RecordBatch | None:

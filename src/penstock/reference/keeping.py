@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.errors import PenstockError, RetryableError
@@ -21,25 +21,27 @@ _PAUSE_S = 0.1
 
 
 def keep_current(
-    view: ReferenceView,
+    views: Sequence[ReferenceView],
     stop: threading.Event,
     *,
     pause_s: float = _PAUSE_S,
-    after_each: Callable[[int], None] = lambda count: None,
+    after_each: Callable[[ReferenceView], None] = lambda view: None,
 ) -> None:
-    """Update the view until told to stop; raises what somebody has to mend. `after_each` is told how much came."""
+    """Update the views in turn until told to stop; raises what somebody has to mend. `after_each` sees each."""
     failures = 0
     while not stop.is_set():
+        count = 0
         try:
-            count = view.update()
+            for view in views:
+                count += view.update()
+                after_each(view)
         except RetryableError as error:
             wait_s = replication.backoff_s(failures)
-            log.warning("the view of %s was not updated, again in %.1f s: %s", view.table, wait_s, error)
+            log.warning("a view was not updated, again in %.1f s: %s", wait_s, error)
             failures += 1
             stop.wait(wait_s)
             continue
         failures = 0
-        after_each(count)
         if not count:
             stop.wait(pause_s)
 
@@ -64,6 +66,6 @@ def kept_current(*views: ReferenceView, pause_s: float = _PAUSE_S) -> Iterator[N
 
 def _keep(view: ReferenceView, stop: threading.Event, pause_s: float) -> None:
     try:
-        keep_current(view, stop, pause_s=pause_s)
+        keep_current([view], stop, pause_s=pause_s)
     except PenstockError as error:
         log.error("the view of %s stays as it is: %s", view.table, error)

@@ -89,13 +89,15 @@ def _wanted(kind: pa.DataType) -> str:
 
 
 def parse_key(texts: Sequence[str], schema: pa.Schema, names: Sequence[str]) -> list[Any]:
-    """The values of a key that was written as text, as Postgres would print it."""
+    r"""The values of a key that was written as text, as Postgres would print it; `\N` is NULL."""
     if len(texts) != len(names):
         to_key(texts, schema, names)
     return [_parsed(text, name, schema.field(name).type) for text, name in zip(texts, names, strict=True)]
 
 
 def _parsed(text: str, name: str, kind: pa.DataType) -> Any:
+    if text == r"\N":
+        return None
     try:
         if pa.types.is_binary(kind):
             return bytes.fromhex(text.removeprefix("\\x"))

@@ -85,9 +85,9 @@ def learn(connection: SqlConnection, table: QualifiedTable, key: Sequence[str], 
 
 
 def choose_key(info: TableInfo, asked: tuple[str, ...], following: bool) -> tuple[str, ...]:
-    """The columns by which rows are told apart: those asked for, else the primary key, else the identity's index."""
+    """The columns by which rows are told apart: those asked for, else what a delete names, else the primary key."""
     by_index = info.identity.columns if info.identity.kind is IdentityKind.INDEX else ()
-    key = asked or info.primary_key or by_index
+    key = asked or (by_index if following else ()) or info.primary_key or by_index
     if not key:
         raise ConfigError(
             f"table {info.table} has no primary key: a change of one of its rows could not be told from another's",

@@ -36,6 +36,13 @@ SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_repl
 """
 
 
+def newest(settings: ConnectionSettings) -> Lsn:
+    """How far the server's WAL is flushed, or replayed."""
+    with open_sql(settings) as connection:
+        ((text,),) = slot.execute(connection, _NEWEST)
+    return Lsn.parse(text)
+
+
 class PostgresReferenceTableSource:
     """A table of a `ReferenceCapture`, which makes it."""
 
@@ -160,6 +167,10 @@ class PostgresReferenceTableSource:
         self._end_moment()
         self._delivery, self._complete, self._broken = delivery, True, None
 
+    def newest(self) -> Lsn:
+        """How far the server's WAL is: what was committed before the call ends there or before."""
+        return newest(self._capture.settings)
+
     def again(self) -> None:
         """Start over with a new snapshot at the next poll. What was confirmed keeps its place in the slot."""
         self._require_open()
@@ -279,6 +290,10 @@ class PostgresSnapshotSource:
         self.again()
         self._complete, self._place = checkpoints.is_complete(checkpoint), checkpoint.position.lsn
 
+    def newest(self) -> Lsn:
+        """How far the server's WAL is."""
+        return newest(self._settings)
+
     def again(self) -> None:
         """Start over with a new snapshot at the next poll."""
         self._require_open()
@@ -292,9 +307,7 @@ class PostgresSnapshotSource:
 
     def _begin(self) -> Iterator[pa.RecordBatch]:
         selection = self._learned().selection
-        with open_sql(self._settings) as connection:
-            ((newest,),) = slot.execute(connection, _NEWEST)
-        self._place = Lsn.parse(newest)
+        self._place = self.newest()
         return read_part(self._settings, selection, Everything(), None, self._unrepresentable)
 
     def _learned(self) -> Known:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +29,7 @@ import pyarrow as pa
 
 from penstock.contracts import ReferenceTableSource, SourceCheckpoint
 from penstock.errors import ConfigError, PenstockError
-from penstock.model import Position, QualifiedTable
+from penstock.model import Lsn, Position, QualifiedTable
 from penstock.reference import checkpoint as checkpoints
 from penstock.reference.contents import Contents
 from penstock.reference.keys import to_key
@@ -37,6 +38,8 @@ from penstock.reference.store import Store
 
 # One update takes no longer than about this while changes keep coming.
 _STEP_S = 1.0
+# How often somebody who waits for the newest changes looks for them.
+_LOOK_S = 0.005
 
 
 class Refresh(StrEnum):
@@ -60,6 +63,7 @@ class ViewSource(ReferenceTableSource, Protocol):
     def shape(self) -> TableShape: ...
     @property
     def silent_s(self) -> float: ...
+    def newest(self) -> Lsn: ...
     def again(self) -> None: ...
 
 
@@ -109,6 +113,7 @@ class ReferenceView:
         self._error: PenstockError | None = None
         self._pending: list[pa.RecordBatch] = []  # the beginning of a transaction that is not whole yet
         self._loaded = self._placed = self._closed = False
+        self._on_close: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"ReferenceView({self.table}, {self.mode.value}, {len(self)} rows)"
@@ -170,6 +175,26 @@ class ReferenceView:
         """Take a new snapshot now, whatever the mode, and put it in place of what is there; how many rows it has."""
         return self._updated(is_due=True)
 
+    def catch_up(self, timeout_s: float = 10.0) -> bool:
+        """Have it hold everything that was committed before the call; False where that takes too long.
+
+        In a mode that reads no changes it is `update`.
+        """
+        deadline = time.monotonic() + timeout_s
+        newest = self._source.newest() if self.mode is Refresh.CHANGES else Lsn.ZERO
+        while True:
+            self.update()
+            checkpoint = self._checkpoint
+            if checkpoint is not None and checkpoint.position.lsn >= newest:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Have `call` called when the view is closed."""
+        self._on_close.append(call)
+
     def save(self) -> None:
         """Save what is applied, and confirm it; without a folder, only confirm."""
         with self._updating:
@@ -181,6 +206,8 @@ class ReferenceView:
             if self._closed:
                 return
             self._closed = True
+            for call in self._on_close:
+                call()
             try:
                 self._save()
             finally:

@@ -1,0 +1,79 @@
+"""`penstock follow` and `penstock lookup` on a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli import main
+from tests.fixtures.commands import running
+from tests.fixtures.references import Dimensions
+from tests.fixtures.waiting import wait_until
+
+
+class Shell:
+    """Commands on the test's database and folder, run here."""
+
+    def __init__(self, dims: Dimensions, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = ("--path", str(folder))
+        self.follow = ("--url", dims.database.url, "--slot", dims.slot, "--publication", "dims", *self.path)
+        self._capsys = capsys
+
+    def run(self, *words: str, code: int = 0) -> list[Any]:
+        """Run a command; what it answered as JSON, a value a line."""
+        given = main.run([*words, "--json", *(self.follow if words[0] == "follow" else self.path)])
+        shown = self._capsys.readouterr()
+        assert given == code, shown.err
+        return [json.loads(line) for line in (shown.out or shown.err).splitlines()]
+
+
+@pytest.fixture
+def shell(dims18: Dimensions, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    dims18.execute("CREATE TABLE city (id int PRIMARY KEY, name text)")
+    dims18.execute("CREATE TABLE price (region text, day date, v numeric(9, 2), PRIMARY KEY (region, day))")
+    dims18.execute("INSERT INTO city VALUES (1, 'Rome'), (2, NULL)")
+    dims18.execute("INSERT INTO price VALUES ('1', '2026-01-31', 1.50)")
+    return Shell(dims18, tmp_path / "views", capsys)
+
+
+def test_a_copy_is_kept_current_and_looked_up(dims18: Dimensions, shell: Shell, tmp_path: Path) -> None:
+    """E93, E96: followed in the foreground, looked up beside it, gone on with after a restart."""
+    with running(tmp_path, "follow", "city", "price", "--json", *shell.follow) as follower:
+        first = [json.loads(line) for line in follower.await_lines(2)]
+        assert {(one["table"], one["rows"]) for one in first} == {("public.city", 2), ("public.price", 1)}
+        assert all(one["position"] and one["lag_bytes"] >= 0 and one["age_s"] < 60 for one in first)
+        dims18.execute("INSERT INTO city VALUES (3, 'Oslo')")
+        wait_until(lambda: any(json.loads(line)["rows"] == 3 for line in follower.lines), 20, "the new row")
+        assert follower.end() == 130
+    (found,) = shell.run("lookup", "city", "3")
+    assert (found["row"], found["table"]) == ({"id": 3, "name": "Oslo"}, "public.city")
+    assert shell.run("lookup", "price", "1", "2026-01-31")[0]["row"]["v"] == "1.50"
+    dims18.execute("DELETE FROM city WHERE id = 1")
+    told = shell.run("follow", "city", "price", "--once")
+    assert {one["table"]: one["rows"] for one in told} == {"public.city": 2, "public.price": 1}
+    assert shell.run("lookup", "city", "1", code=1)[0]["row"] is None
+    dims18.execute("SELECT pg_drop_replication_slot(%s)", dims18.slot)
+    (error,) = shell.run("follow", "city", "price", "--once", code=1)
+    assert error["error"]["type"] == "SlotMissingError"
+    assert shell.run("lookup", "city", "2")[0]["row"] == {"id": 2, "name": None}, "the last good contents"
+    shell.run("follow", "city", "price", "--once", "--fresh")
+
+
+def test_what_is_wrong_is_told(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, code, said in [
+        (["lookup", "city", "1"], 1, "there is no saved view"),
+        (["follow", "nothing", "--once"], 2, "public.nothing does not exist"),
+        (["follow", "city", "--key", "name", "--once"], 2, "no unique index over name"),
+    ]:
+        (told,) = shell.run(*words, code=code)
+        assert said in told["error"]["message"]
+    shell.run("follow", "city", "--once", "--refresh", "snapshot")
+    (told,) = shell.run("lookup", "city", "secret", code=2)
+    assert "secret" not in json.dumps(told)
+    assert main.run(["lookup", "city", "1", *shell.path]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "id    1\nname  Rome\n"
+    assert "The copy is" in shown.err
