@@ -8,20 +8,22 @@ parsing arguments (`cli`), or deciding anything about a stream.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.model import ReplicationConfig, SslMode, TlsConfig
+from penstock.model import QualifiedTable, ReplicationConfig, SslMode, TlsConfig
 from penstock.postgres.connection import ConnectionSettings, resolve
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment, LocalSink, Source
-    from penstock.contracts import CaptureProvisioning, ChangeCapture
+    from penstock.contracts import CaptureProvisioning, ChangeCapture, ReferenceTableSource
     from penstock.document.check_source import SourceRules
     from penstock.document.mapping import IndexSettings
     from penstock.postgres.capture import WalChangeCapture
+    from penstock.reference import PostgresReferenceTableSource, PostgresSnapshotSource, ReferenceCapture
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,22 @@ def build_capture(settings: ConnectionSettings, config: ReplicationConfig) -> Wa
     return WalChangeCapture(config, settings)
 
 
+def reference_capture(settings: ConnectionSettings, config: ReplicationConfig) -> ReferenceCapture:
+    """The slot that reference tables are read from."""
+    from penstock.reference import ReferenceCapture
+
+    return ReferenceCapture(config, settings)
+
+
+def reference_source(
+    capture: ReferenceCapture | None, settings: ConnectionSettings, table: QualifiedTable, key: Sequence[str] = ()
+) -> PostgresReferenceTableSource | PostgresSnapshotSource:
+    """A table of the slot; without a slot, its snapshots alone."""
+    from penstock.reference import PostgresSnapshotSource
+
+    return capture.table(table, key=key) if capture else PostgresSnapshotSource(settings, table, key=key)
+
+
 def temporary_slot_name(purpose: str) -> str:
     """A name that no other slot of the server has."""
     return f"penstock_{purpose}_{secrets.token_hex(6)}"
@@ -125,3 +143,5 @@ if TYPE_CHECKING:
     # mypy holds the class to the contracts that it is chosen for.
     _as_capture: type[ChangeCapture] = WalChangeCapture
     _as_provisioning: type[CaptureProvisioning] = WalChangeCapture
+    _as_reference: type[ReferenceTableSource] = PostgresReferenceTableSource
+    _as_snapshot: type[ReferenceTableSource] = PostgresSnapshotSource

@@ -18,7 +18,9 @@ from penstock.cli.check import check
 from penstock.cli.coverage import coverage
 from penstock.cli.demo import demo
 from penstock.cli.failure import EXIT_CODES, INTERRUPTED, tell
+from penstock.cli.follow import follow
 from penstock.cli.lock import build, lock
+from penstock.cli.lookup import lookup
 from penstock.cli.options import show_help
 from penstock.cli.run import run as run_command
 from penstock.cli.sample import sample
@@ -51,7 +53,22 @@ def cli(context: click.Context) -> None:
     show_help(context)
 
 
-for command in (slots, coverage, tail, demo, check, sample, search, lock, build, schema, run_command, status):
+for command in (
+    slots,
+    coverage,
+    tail,
+    demo,
+    check,
+    sample,
+    search,
+    lock,
+    build,
+    schema,
+    run_command,
+    status,
+    follow,
+    lookup,
+):
     cli.add_command(command)
 
 
