@@ -6,6 +6,7 @@ pytest_plugins = [
     "tests.fixtures.servers",
     "tests.fixtures.spark",
     "tests.fixtures.opensearch",
+    "tests.fixtures.elasticsearch",
     "tests.fixtures.opensearch_faults",
     "tests.fixtures.leftovers",
     "tests.fixtures.databases",
