@@ -4,6 +4,7 @@ Importing this loads neither PySpark nor Java: `session` looks for both when it 
 """
 
 from penstock.spark.folding import latest
+from penstock.spark.reference import reference
 from penstock.spark.session import advise, session
 
-__all__ = ["advise", "latest", "session"]
+__all__ = ["advise", "latest", "reference", "session"]
