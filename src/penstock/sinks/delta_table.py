@@ -43,14 +43,18 @@ _COLUMNS = {name: f"s.{name}" for name in SCHEMA.names}
 _COUNTS = (
     "s.version > t.version OR (s.version = t.version AND (s.deleted <> t.deleted OR s.body IS DISTINCT FROM t.body))"
 )
-# A merge rewrites each file that holds a row it changes: small files keep that cheap (Delta's own 100 MB are for tables
-# that are written once), and what it leaves behind must not wait for a week, for there may be a commit each second.
-_KEPT = "interval 2 days"
+# A merge rewrites each file that holds a row it changes. So a table is kept in about this many files, whatever its size
+# (Delta's own 100 MB each are for tables that are written once): a small batch then rewrites a small part of it. What
+# merges leave behind must not wait for Delta's week to be removed, for there may be a commit each second.
+_FILES = 256
+_SMALLEST_BYTES, _LARGEST_BYTES = 256 << 10, 16 << 20
+_KEPT = "interval 1 days"
+_FILE_SIZE = "delta.targetFileSize"
 _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
-    "delta.targetFileSize": str(16 << 20),
     "delta.deletedFileRetentionDuration": _KEPT,
     "delta.logRetentionDuration": _KEPT,
+    _FILE_SIZE: str(_SMALLEST_BYTES),
 }
 _TRIES = 8
 _FIRST_WAIT_S = 0.05
@@ -115,8 +119,16 @@ class DocumentTable:
         setting = dict(properties)
         self._commit(lambda: self._table.alter.set_table_properties(setting, raise_if_not_exists=False))
 
+    def fitting_file_bytes(self) -> int:
+        """How large its files should be by now: a power of two, so that it rarely changes."""
+        each = int(sum(self._table.get_add_actions(flatten=True)["size_bytes"].to_pylist())) // _FILES
+        return min(max(1 << each.bit_length(), _SMALLEST_BYTES), _LARGEST_BYTES)
+
     def compact(self) -> None:
         """Join small files. The rows stay what they are, and the change feed is silent about it."""
+        size = str(self.fitting_file_bytes())
+        if self.properties.get(_FILE_SIZE) != size:
+            self.remember({_FILE_SIZE: size})
         self._commit(self._table.optimize.compact)
 
     def vacuum(self) -> None:
@@ -181,11 +193,13 @@ def make(uri: str, storage: Mapping[str, str], properties: Mapping[str, str] | N
 def show(rows: DocumentTable, uri: str, storage: Mapping[str, str], application: str) -> DocumentTable:
     """The table at that place, made to hold these rows and no others in one commit; one that was not there appears."""
     before = find(uri, storage)
+    size = rows.fitting_file_bytes()
     with translated(uri), synced(uri, before.version if before else -1):
         if "://" not in uri:
             os.makedirs(uri, exist_ok=True)
         write_deltalake(
-            uri, rows.scan(), mode="overwrite", configuration=_PROPERTIES, storage_options=dict(storage),
+            uri, rows.scan(), mode="overwrite", target_file_size=size, storage_options=dict(storage),
+            configuration={**_PROPERTIES, _FILE_SIZE: str(size)},
             commit_properties=rows.counted(application, Lsn.ZERO),
         )  # fmt: skip
         return DocumentTable(DeltaTable(uri, storage_options=dict(storage)), uri)
