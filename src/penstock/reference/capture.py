@@ -153,7 +153,8 @@ class ReferenceCapture:
         with open_sql(self.settings) as connection:
             known = learn(connection, table, key, following=True)
         capture = WalChangeCapture(self.config, self.settings)
-        capture.with_publication_management({table}, self._manage).require_coverage()
+        if not capture.inspect_coverage({table}).complete:
+            capture.with_publication_management({table}, self._manage).require_coverage()
         return known
 
     def join(self, table: QualifiedTable, delivery: Delivery) -> None:

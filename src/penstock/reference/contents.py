@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import BugError, ConfigError, OperatorError
+from penstock.reference.index import NOWHERE, Index
 from penstock.reference.keys import key_list
 
 # As many batches of changes may stand by themselves before they are joined.
@@ -50,7 +51,7 @@ class Contents:
         self._alive = bytearray()
         self._dead = 0
         self._tail = 0  # chunks at the end that were not joined yet
-        self._index: dict[Any, int] | None = None
+        self._index: Index | None = None
 
     def __len__(self) -> int:
         return len(self._alive) - self._dead
@@ -65,27 +66,23 @@ class Contents:
         self._join(0)
         self.index()
 
-    def index(self) -> dict[Any, int]:
-        """Where the row of each key is."""
+    def index(self) -> Index:
+        """Where the row of each key is; every row is alive where it has to be made."""
         if self._index is None:
-            keys = key_list(pa.Table.from_batches(self._chunks, self.schema), self.key)
-            self._index = dict(zip(keys, range(len(keys)), strict=True))
-            self._require_unique()
+            index = Index(pa.Table.from_batches(self._chunks, self.schema), self.key)
+            if not index.is_unique:
+                raise ConfigError(
+                    f"several rows have the same key ({', '.join(self.key)})",
+                    hint="Name columns that tell rows apart; rows with a NULL in a unique index are told apart only by "
+                    "UNIQUE NULLS NOT DISTINCT.",
+                )
+            self._index = index
         return self._index
-
-    def _require_unique(self) -> None:
-        if self._index is not None and len(self._index) != len(self._alive):
-            self._index = None
-            raise ConfigError(
-                f"several rows have the same key ({', '.join(self.key)})",
-                hint="Name columns that tell rows apart; rows with a NULL in a unique index are told apart only by "
-                "UNIQUE NULLS NOT DISTINCT.",
-            )
 
     def get(self, key: Any) -> dict[str, Any] | None:
         """The row of a key."""
         place = self.index().get(key)
-        if place is None:
+        if place == NOWHERE:
             return None
         chunk, at = self._chunk(place)
         return {name: column[at].as_py() for name, column in zip(self._names, chunk.columns, strict=True)}
@@ -99,26 +96,32 @@ class Contents:
         """Changes with the stream's added columns, in order; all of them, or none where they do not fit."""
         rows, keys = self._own(changes), key_list(changes, self.key)
         kinds, missing = changes["_change_type"].to_pylist(), _missing(changes, self._never_kept)
-        index, first = self.index(), len(self._alive)
         if missing:
             self._require_known(keys, kinds, missing)
-        alive, overrides, moved = bytearray(len(keys)), Overrides(), -1
+        first, unchanged, changed = len(self._alive), self.index().unchanged(keys), self.index().changed
+        alive, overrides, moved = bytearray(len(keys)), Overrides(), NOWHERE
         for at, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
-            if kind in _STANDS:
-                before = index.get(key, -1)
-                if at in missing:
-                    _keep(overrides, missing[at], first + at, moved if moved >= 0 else before)
-                self._mark(before, first, alive)
-                index[key] = first + at
-                alive[at], moved = 1, -1
-            elif kind == "truncate":
+            if kind == "truncate":
                 self._empty()
-                self._index = index = {}
-                alive, overrides, first, moved = bytearray(len(keys)), Overrides(), 0, -1
+                first, unchanged, changed = 0, [NOWHERE] * len(keys), self.index().changed
+                alive, overrides, moved = bytearray(len(keys)), Overrides(), NOWHERE
+                continue
+            before = changed.get(key)
+            if before is None:
+                before = unchanged[at]
+            if kind in _STANDS:
+                if at in missing:
+                    _keep(overrides, missing[at], first + at, before if moved == NOWHERE else moved)
+                changed[key] = first + at
+                alive[at], moved = 1, NOWHERE
             else:
-                gone = index.pop(key, -1)
-                self._mark(gone, first, alive)
-                moved = gone if kind == "update_preimage" else -1
+                changed[key] = NOWHERE
+                moved = before if kind == "update_preimage" else NOWHERE
+            if before >= first:
+                alive[before - first] = 0
+            elif before >= 0:
+                self._alive[before] = 0
+                self._dead += 1
         self._take_in(rows, alive, overrides)
 
     def _own(self, changes: pa.RecordBatch) -> pa.RecordBatch:
@@ -131,7 +134,7 @@ class Contents:
         """Every row that leaves out what did not change must be here, or come before it."""
         index, here, emptied, moving = self.index(), dict[Any, bool](), False, False
         for at, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
-            is_here = here.get(key, not emptied and key in index)
+            is_here = here.get(key, not emptied and index.get(key) != NOWHERE)
             if at in missing and not is_here and not moving:
                 raise OperatorError(
                     f"a change leaves out column {missing[at][0]} of a row that is not here",
@@ -141,14 +144,6 @@ class Contents:
                 here, emptied = {}, True
             moving = kind == "update_preimage" and is_here
             here[key] = kind in _STANDS
-
-    def _mark(self, place: int, first: int, alive: bytearray) -> None:
-        """A row is no more; it stands in the chunks, or in the batch that is being applied."""
-        if place >= first:
-            alive[place - first] = 0
-        elif place >= 0:
-            self._alive[place] = 0
-            self._dead += 1
 
     def _take_in(self, rows: pa.RecordBatch, alive: bytearray, overrides: Overrides) -> None:
         if not any(alive):
