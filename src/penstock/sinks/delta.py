@@ -82,7 +82,7 @@ class DeltaSink:
         self._indexes: dict[str, _Index] = {}
 
     def open(self, target: Target) -> None:
-        """Find the index's current generation; begin one where it is of another schema or source, or was deleted."""
+        """Find the index's current generation; begin one where it is of another schema or source."""
         with self._lock:
             self._become_the_writer()
             readers = find(self._place(target.name), self._storage)
@@ -96,11 +96,9 @@ class DeltaSink:
             memory = read(workshop.properties, place) if workshop else None
             if memory and workshop and memory.fits(target):
                 is_shown = readers is not None and readers.merged(memory.application) is not None
-                if memory.seeded is None or is_shown:
-                    one = _Index(memory, readers, workshop, is_shown=is_shown)
-                    self._indexes[target.index] = one
-                    self._purge(one)
-                    return
+                self._indexes[target.index] = one = _Index(memory, readers, workshop, is_shown=is_shown)
+                self._purge(one)
+                return
             memory = begin(target, int(self._clock()))
             self._indexes[target.index] = _Index(memory, readers, make(place, self._storage, memory.written()))
 
