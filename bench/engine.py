@@ -85,11 +85,11 @@ def latency(world: World, samples: int) -> dict[str, float]:
     return {"latency_ms_p50": statistics.median(measured), "latency_ms_p99": measured[int(len(measured) * 0.99)]}
 
 
-def live(world: World, seconds: int) -> dict[str, float]:
-    """Two writers at full speed, until the last of their changes can be read."""
+def live(run: Run, world: World, seconds: int) -> dict[str, float]:
+    """Two writers at full speed, until the last of their changes is durable in the index."""
     began = time.perf_counter()
     written = write(world, seconds)
-    mark(world, -1)
+    run.catch_up(world)
     drained = written.transactions / (time.perf_counter() - began)
     rate = written.transactions / written.seconds
     return {"live_tx_s": drained, "live_ratio": drained / rate, "writer_tx_s": rate}
@@ -135,10 +135,10 @@ def measure(books: int, live_s: int, samples: int) -> dict[str, float]:
             world.compare()
             figures |= told(latency(world, samples))
             figures |= told(fanout(world))
-            figures |= told(live(world, live_s))
+            figures |= told(live(run, world, live_s))
             beside = write(world, paced_s, rate=PACE)
             figures["writer_ratio"] = beside.p50_ms / alone.p50_ms
-            mark(world, -2)
+            run.catch_up(world)
             world.compare()
             figures["peak_mb"] = run.peak_mb
     return figures

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from penstock.demo.server import Server, find_binaries
 from penstock.errors import PenstockError
+from penstock.model import Lsn
 from penstock.ops.control import ask
 from tests.fixtures.opensearch import Node
 
@@ -206,6 +207,12 @@ class Run:
             return dict(ask(self._state, "status"))
         except PenstockError:
             return None
+
+    def catch_up(self, world: World) -> None:
+        """Wait until everything that was committed so far is durable in the index."""
+        ((end,),) = world.sql.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
+        world.sql.execute("UPDATE book SET price = price WHERE id = 1")  # an end behind that
+        until(lambda: Lsn.parse((self.status() or {"position": "0/0"})["position"]) > Lsn.parse(end), "the last change")
 
     def in_phase(self, phase: str) -> bool:
         """Whether the index is that far, or further."""

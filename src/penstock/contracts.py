@@ -239,6 +239,12 @@ class Sink(Protocol):
         A generation of another schema or source is not taken for this one: a new one is made beside it.
         """
 
+    def generation(self, index: str) -> str:
+        """What tells the current generation from every other, also from one of its name that was deleted since.
+
+        What was noted down about a generation, such as how far its seed is, says nothing about another one.
+        """
+
     def seeded(self, index: str) -> Lsn | None:
         """The version at which the current generation was completely seeded, or None: it has to be."""
 

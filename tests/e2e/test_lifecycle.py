@@ -163,7 +163,7 @@ def test_a_killed_seed_goes_on_where_it_stood(deploy: Deploy) -> None:
     execute = deployed.database.execute
     execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n", ROOTS)
     deployed.write(**CUSTOMERS)
-    run = deployed.start(PENSTOCK_FAILPOINT="flush:2")
+    run = deployed.start(PENSTOCK_FAILPOINT="flush:3")
     assert run.ended() == -signal.SIGKILL
     assert deployed.local("customers") == {}, "readers see nothing of it"
     ((total, done),) = deployed.remember("SELECT count(*), sum(done) FROM chunk WHERE name = 'customers'")
@@ -193,9 +193,9 @@ def test_a_killed_seed_goes_on_where_it_stood(deploy: Deploy) -> None:
 
 @pytest.mark.long
 def test_a_stop_during_a_seed_does_not_complete_it(deploy: Deploy) -> None:
-    """E52: SIGTERM ends it within seconds; the next run does the rest."""
+    """E52, E85: SIGTERM ends it within seconds; the next run does the rest, or all where the file was removed."""
     deployed = deploy()
-    deployed.database.execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n", 2 * ROOTS)
+    deployed.database.execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n", 4 * ROOTS)
     deployed.write(**CUSTOMERS)
     run = deployed.start()
     some = "SELECT 1 FROM chunk WHERE name = 'customers' AND done"
@@ -203,10 +203,15 @@ def test_a_stop_during_a_seed_does_not_complete_it(deploy: Deploy) -> None:
     assert run.stop() == 0
     assert deployed.local("customers") == {}
     ((done,),) = deployed.remember("SELECT sum(done) FROM chunk WHERE name = 'customers'")
+    assert done > 0
+    run = deployed.start()
+    run.wait(lambda: run.status() and deployed.remember(f"{some} AND number > {done}"), START_S, "some more")
+    assert run.stop() == 0
+    for file in deployed.folder.glob("local.db*"):
+        file.unlink()
     run = deployed.start()
     run.catch_up()
     deployed.judge()
-    assert done > 0
     assert run.stop() == 0
 
 
@@ -308,6 +313,22 @@ def test_a_sink_that_is_down_holds_the_slot(deploy: Deploy, start_node: Callable
     run.wait(lambda: (run.status() or {}).get("trouble"), START_S, "the trouble to be told")
     assert deployed.confirmed() <= before
     deployed.node.start()
+    run.catch_up()
+    deployed.judge()
+    assert run.stop() == 0
+
+
+def test_an_index_deleted_by_hand_is_made_anew_and_seeded(deploy: Deploy, node: Node) -> None:
+    """E85: what was noted down of the old one is not believed; the other sink is not seeded again."""
+    deployed = deploy(node)
+    execute = deployed.database.execute
+    execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, 9000) n")
+    deployed.write(**CUSTOMERS)
+    run = deployed.start()
+    run.await_live()
+    node.ask("DELETE", f"/{deployed.prefix}customers-*")
+    execute("UPDATE customer SET name = 'noticed' WHERE id = 7")
+    run.wait(lambda: len(deployed.search("customers")) == 9000, START_S, "the index to be whole again")
     run.catch_up()
     deployed.judge()
     assert run.stop() == 0

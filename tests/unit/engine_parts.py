@@ -83,6 +83,9 @@ class MemorySink:
     def open(self, target: Target) -> None:
         self.journal.append(("open", target.index))
 
+    def generation(self, index: str) -> str:
+        return "first"
+
     def seeded(self, index: str) -> Lsn | None:
         return None
 

@@ -67,6 +67,7 @@ def test_a_listener_cannot_be_answered_with_its_own_words(heard: tuple[int, list
         sock.sendall(sock.recv(32))
         sock.sendall(sock.recv(32))
         assert sock.recv(1) == b""
+    wait_until(lambda: heard[1], what="the listener to give up")
     assert isinstance(heard[1][0], AuthenticationError)
 
 

@@ -41,13 +41,17 @@ def open_parts(
 ) -> Parts:
     """A builder, and for each index the sinks of these names, opened. `sources` as `Target.source`."""
     builder = builder or open_builder(deployment)
-    chosen = [(config, open_sink(config, deployment)) for config in deployment.sinks if config.name in sinks]
-    held: dict[str, list[Sink]] = {index: [] for index in sources}
-    for config, sink in chosen:
+    chosen = [open_sink(config, deployment) for config in deployment.sinks if config.name in sinks]
+    open_indexes(deployment, sources, builder.spec, chosen)
+    return Parts(builder, dict.fromkeys(sources, chosen))
+
+
+def open_indexes(deployment: Deployment, sources: Mapping[str, str], spec: SourceSpec, sinks: Sequence[Sink]) -> None:
+    """Open every index in these sinks, for the first time or again: what is not there is made."""
+    configs = {config.name: config for config in deployment.sinks}
+    for sink in sinks:
         for index, source in sources.items():
-            sink.open(target(builder.spec.schema(index), config, deployment.prefix, source))
-            held[index].append(sink)
-    return Parts(builder, held)
+            sink.open(target(spec.schema(index), configs[sink.name], deployment.prefix, source))
 
 
 def open_sink(config: SinkConfig, deployment: Deployment) -> Sink:

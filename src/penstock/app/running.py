@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
-from penstock.app.parts import open_builder, open_parts
+from penstock.app.parts import open_builder, open_indexes, open_parts
 from penstock.config.connection import connection_settings
 from penstock.config.secrets import Secret
 from penstock.contracts import Key
@@ -51,6 +51,10 @@ _SLOT_WAIT_S = 120.0
 _LOCK_WAIT_S = 10.0
 _STATE_POLL_S = 0.5
 _CHECKPOINT = "checkpoint"
+# A batch that the driver works off within seconds.
+_DIRECT_ROWS = 30_000
+# What may wait in the reader for its turn; the rest waits in the WAL.
+_SPOOL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,11 @@ class Prepared:
             sources={index: self.sources[index] for index in left},
             stopped={**self.stopped, **misfits},
         )
+
+    def reopened(self) -> Prepared:
+        """The same, with every index opened again in its sinks."""
+        open_indexes(self.deployment, self.sources, self.schemas, self.parts.every_sink)
+        return self
 
     def close(self) -> None:
         """Give everything back."""
@@ -195,9 +204,13 @@ def _set_identities(settings: ConnectionSettings, report: LiveReport) -> None:
             slot.execute(connection, statement)
 
 
-def pipeline(prepared: Prepared, session: Callable[[], Session], socket: str = "") -> Pipeline:
+def pipeline(
+    prepared: Prepared, session: Callable[[], Session], socket: str = "", *, one_machine: bool = True
+) -> Pipeline:
     """The pipeline, ready to run; with a `socket` (a path in a private folder) small batches take the direct path.
 
+    On one machine all batches are kept that small, but for transactions that are not: tasks there would have no more
+    cores. On a cluster a backlog comes in large batches, which are spread.
     The session is made here, after the environment that its processes inherit is complete.
     """
     from penstock.spark.pipeline import Pipeline
@@ -205,11 +218,11 @@ def pipeline(prepared: Prepared, session: Callable[[], Session], socket: str = "
     report = Report({index: IndexReport() for index in prepared.sources})
     for index, reason in prepared.stopped.items():
         report.stopped(index, reason)
-    plan = _plan(prepared, socket)
+    plan = _plan(prepared, socket, _DIRECT_ROWS if socket and one_machine else None)
     return Pipeline(session(), plan, prepared.state, report)
 
 
-def _plan(prepared: Prepared, socket: str) -> Plan:
+def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
     from penstock.spark.pipeline import Plan
     from penstock.spark.spread import Opener
 
@@ -218,14 +231,18 @@ def _plan(prepared: Prepared, socket: str) -> Plan:
 
     def opener(sinks: Sequence[str]) -> Opener:
         names = tuple(sinks)
-        return Opener(open_parts, (portable, prepared.sources, names), json.dumps([prepared.sources, names]))
+        generations = [
+            one.generation(index) for index in parts.sinks for one in parts.sinks[index] if one.name in names
+        ]
+        token = json.dumps([prepared.sources, names, generations])
+        return Opener(open_parts, (portable, prepared.sources, names), token)
 
     def cut(index: str) -> Sequence[Key]:
         return cuts(prepared.settings, prepared.schemas.schema(index))
 
     state = Path(deployment.locate(deployment.state))
     return Plan(
-        options=_source_options(prepared, socket),
+        options=_source_options(prepared, socket, most_rows),
         checkpoint=str(state / _CHECKPOINT),
         socket=socket,
         parts=parts,
@@ -239,24 +256,47 @@ def _plan(prepared: Prepared, socket: str) -> Plan:
         cuts=cut,
         confirmed=lambda: _confirmed(prepared),
         misfits=functools.partial(_misfits, prepared),
-        without=lambda misfits: _plan(prepared.without(misfits), socket),
+        without=lambda misfits: _plan(prepared.without(misfits), socket, most_rows),
+        reopened=lambda: _plan(prepared.reopened(), socket, most_rows),
     )
 
 
-def _source_options(prepared: Prepared, socket: str) -> dict[str, str]:
+def _source_options(prepared: Prepared, socket: str, most_rows: int | None) -> dict[str, str]:
     source = prepared.deployment.source
     columns = prepared.schemas.thin_columns()
-    os.environ["PENSTOCK_SOURCE_URL"] = prepared.settings.conninfo().decode()
     options = {
-        "urlEnv": "PENSTOCK_SOURCE_URL",
+        **_connection_options(prepared),
         "tables": ", ".join(sorted(table.sql for table in prepared.schemas.all_tables)),
         "slot": source.slot,
         "publication": source.publication,
         "managePublication": str(source.manage_publication).lower(),
         "mode": "keys",
+        "spoolMaxBytes": str(_SPOOL_BYTES),
         "keyColumns": json.dumps({table.sql: list(names) for table, names in columns.items()}),
     }
-    return options | ({"directSocket": socket} if socket else {})
+    chosen = {"directSocket": socket, "maxRowsPerTrigger": str(most_rows or "")}
+    return options | {name: value for name, value in chosen.items() if value}
+
+
+def _connection_options(prepared: Prepared) -> dict[str, str]:
+    """How the stream's reader connects: its process gets the environment of the JVM that starts it."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # that JVM is still to be started, by this process
+        os.environ["PENSTOCK_SOURCE_URL"] = prepared.settings.conninfo().decode()
+        return {"urlEnv": "PENSTOCK_SOURCE_URL"}
+    deployment, source = prepared.deployment, prepared.deployment.source
+    certificates = {"sslRootCert": source.ssl_root_cert, "sslCert": source.ssl_cert, "sslKey": source.ssl_key}
+    tls = {name: deployment.locate(path) if path != "system" else path for name, path in certificates.items() if path}
+    if source.ssl_mode:
+        tls["sslMode"] = source.ssl_mode.value
+    variable = source.url.env or (source.url.reserved if os.environ.get(source.url.reserved) else "")
+    if variable:
+        return tls | {"urlEnv": variable}
+    if source.url.open_text:
+        return tls | {"url": source.url.open_text}
+    raise ConfigError(
+        "the connection's password is in the file, and the JVM was started by spark-submit: it cannot be handed over",
+        hint=f'Write connection_url = {{ env = "{source.url.variable}" }}, and set that variable for spark-submit.',
+    )
 
 
 def _confirmed(prepared: Prepared) -> Lsn:

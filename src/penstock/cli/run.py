@@ -20,6 +20,8 @@ from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, logged, option
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.app.running import Prepared
     from penstock.config.deployment import Deployment
     from penstock.spark.pipeline import Pipeline
@@ -71,9 +73,14 @@ def _read(config: str | None, locked: str | None) -> Deployment:
 def _start(prepared: Prepared, master: str, socket: str) -> Pipeline:
     from penstock.app.running import pipeline
     from penstock.spark import session
+    from penstock.spark.settings import ENGINE_DRIVER
 
     log_file = Path(prepared.deployment.locate(prepared.deployment.state), "spark.log")
-    return pipeline(prepared, lambda: session("penstock", master=master, log_file=log_file), socket)
+
+    def spark() -> SparkSession:
+        return session("penstock", master=master, conf=ENGINE_DRIVER, log_file=log_file)
+
+    return pipeline(prepared, spark, socket, one_machine=master.startswith("local"))
 
 
 def _show(pipeline: Pipeline) -> None:

@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from penstock.errors import UnavailableError
 from penstock.model import Lsn
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 # How many chunks are built or written at a time: the database builds one while a sink takes another.
 IN_FLIGHT = 2
@@ -52,6 +53,10 @@ class Tally:
                 own[index] = own.get(index, 0) + count
         self.rejected += other.rejected
         self.gone += other.gone
+
+    def beside(self, other: Tally) -> Tally:
+        """With what came of the same documents in other sinks: they are counted once."""
+        return replace(self, rejected=[*self.rejected, *other.rejected], gone=[*self.gone, *other.gone])
 
     def count(self, documents: Documents) -> None:
         """Count documents once, however many sinks take them."""
@@ -117,7 +122,7 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
                 part.gone += [(index, key) for key in keys if document_id(key) in without]
         return part
 
-    for part in _in_flight(deliver, chunks):
+    for part in in_flight(deliver, chunks):
         tally.add(part)
     flush(parts.every_sink)
     return tally
@@ -133,7 +138,7 @@ def seeded(parts: Parts, index: str, ranges: Iterable[tuple[Key | None, Key | No
             write(parts.sinks[index], Writes(version, documents), part)
         return part
 
-    for part in _in_flight(fill, ranges):
+    for part in in_flight(fill, ranges):
         tally.add(part)
     flush(parts.sinks[index])
     return tally
@@ -175,7 +180,7 @@ def apply(parts: Parts, changes: pa.RecordBatch, version: Lsn, truncate: Truncat
     return tally
 
 
-def _in_flight(act: Callable[[_T], Tally], items: Iterable[_T]) -> Iterator[Tally]:
+def in_flight(act: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
     """Run `act` over the items, a few at a time, never holding more of them than that."""
     waiting = iter(items)
     first = list(itertools.islice(waiting, IN_FLIGHT))

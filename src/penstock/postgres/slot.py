@@ -188,7 +188,7 @@ def create_exporting(
 ) -> tuple[Lsn, str]:
     """Create a slot over a replication connection; its consistent point, and the name of the snapshot of that moment.
 
-    The snapshot can be adopted until `connection` runs its next command or ends; a temporary slot lives as long as that.
+    The snapshot can be adopted until `connection` runs its next command or ends, which also ends a temporary slot.
     """
     version = connection.info.server_version
     words = ["SNAPSHOT 'export'", *(["FAILOVER"] if failover else [])]

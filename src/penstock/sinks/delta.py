@@ -102,6 +102,11 @@ class DeltaSink:
             memory = begin(target, int(self._clock()))
             self._indexes[target.index] = _Index(memory, readers, make(place, self._storage, memory.written()))
 
+    def generation(self, index: str) -> str:
+        """What tells it from those of any other table, too."""
+        with self._lock:
+            return self._known(index).memory.token
+
     def seeded(self, index: str) -> Lsn | None:
         """The version of `complete`, where readers see this generation."""
         with self._lock:

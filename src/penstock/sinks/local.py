@@ -50,6 +50,7 @@ class _Generation(NamedTuple):
     seeded: int | None
     cleared: int
     texts: tuple[str, ...]
+    mark: str
 
 
 class LocalSink:
@@ -87,6 +88,11 @@ class LocalSink:
                 self._commit()
                 self._lost.discard(target.index)
                 self._load(target.index, number)
+
+    def generation(self, index: str) -> str:
+        """What tells it from those of any other file, too."""
+        with self._lock:
+            return self._generation(index).mark
 
     def seeded(self, index: str) -> Lsn | None:
         """The version of `complete`, where the newest generation is complete."""
@@ -144,7 +150,7 @@ class LocalSink:
     def clear(self, index: str, version: Lsn) -> None:
         """Delete what is not above the version, and remember it with the generation."""
         with self._working(index) as connection:
-            number, _, _, paths = self._generation(index)
+            number, _, _, paths, _ = self._generation(index)
             self._begin(connection)
             self._waiting.add(index)
             values = {"version": version - _SHIFT, "number": number}
@@ -206,9 +212,9 @@ class LocalSink:
 
     def _load(self, index: str, number: int) -> None:
         assert self._connection is not None
-        statement = "SELECT seeded, cleared, texts FROM generation WHERE number = ?"
-        seeded, cleared, texts = self._connection.execute(statement, [number]).fetchone()
-        self._generations[index] = _Generation(number, seeded, cleared, tuple(json.loads(texts)))
+        statement = "SELECT seeded, cleared, texts, mark FROM generation WHERE number = ?"
+        seeded, cleared, texts, mark = self._connection.execute(statement, [number]).fetchone()
+        self._generations[index] = _Generation(number, seeded, cleared, tuple(json.loads(texts)), mark)
 
     def _set_automerge(self, index: str, segments: int) -> None:
         with self._working(index) as connection:

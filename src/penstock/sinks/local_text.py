@@ -21,10 +21,11 @@ CREATE TABLE generation (
     texts TEXT NOT NULL,
     seeded INTEGER,
     cleared INTEGER NOT NULL,
-    shown INTEGER NOT NULL DEFAULT 0
+    shown INTEGER NOT NULL DEFAULT 0,
+    mark TEXT NOT NULL DEFAULT (lower(hex(randomblob(8))))
 )
 """
-"""`number` is never used again: a generation that was removed is not taken for a later one."""
+"""`number` is used once in a file, `mark` once in all: a generation that was removed is not taken for a later one."""
 
 INCOMING = "CREATE TEMP TABLE incoming (id TEXT NOT NULL, body TEXT CHECK (body IS NULL OR json_valid(body)))"
 FORGET_INCOMING = "DELETE FROM temp.incoming"

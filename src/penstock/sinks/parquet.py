@@ -116,6 +116,11 @@ class ParquetSink:
                 folder.remember(memory)
             self._logs[target.index] = _Log(target.name, folder, memory, seq)
 
+    def generation(self, index: str) -> str:
+        """What tells it from those of any other folder, too."""
+        with self._lock:
+            return self._known(index).memory.token
+
     def seeded(self, index: str) -> Lsn | None:
         """The version of `complete`, where the newest generation is complete."""
         with self._lock:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +40,8 @@ class Memory:
     source: str
     generation: int
     seeded: Lsn | None = None
+    token: str = field(default_factory=lambda: secrets.token_hex(6))
+    """Tells it from a generation of the same number in a folder that was removed."""
 
     def fits(self, target: Target) -> bool:
         """Whether it may be gone on with."""

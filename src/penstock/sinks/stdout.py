@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -53,11 +54,16 @@ class StdoutSink:
         self._clock = clock
         self._lock = threading.Lock()
         self._seq = 0
+        self._start = secrets.token_hex(8)
         self._names: dict[str, str] = {}
 
     def open(self, target: Target) -> None:
         """Learn what readers call the index."""
         self._names[target.index] = target.name
+
+    def generation(self, index: str) -> str:
+        """Each start is one."""
+        return self._start
 
     def seeded(self, index: str) -> Lsn | None:
         """Never: nobody knows what became of the lines of an earlier start."""

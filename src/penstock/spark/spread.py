@@ -113,6 +113,13 @@ def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
         yield last, chunk
 
 
+def warm_up(spark: Session, opener: Opener) -> None:
+    """Have a worker for each core, with its parts open."""
+    tasks = spark.sparkContext.defaultParallelism
+    with telling():
+        spark.range(0, tasks, 1, tasks).mapInArrow(functools.partial(_open, opener), _TALLY_SQL).toArrow()
+
+
 def seed(spark: Session, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn) -> Tally:
     """Build and write some chunks of an index, in the tasks: one for each core, so that each keeps some in flight."""
     tasks = min(len(chunks), spark.sparkContext.defaultParallelism)
@@ -161,6 +168,12 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]
             if len(keys) == _CHUNK_KEYS:
                 yield index, waiting.pop(index)
     yield from waiting.items()
+
+
+def _open(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        opener.parts()
+    yield from ()
 
 
 def _seed(

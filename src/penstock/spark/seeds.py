@@ -1,0 +1,189 @@
+"""Seeds on Spark: every index that has to be filled is filled by ranges of keys, while live goes on.
+
+Guarantees: a seed goes on where it stood after any crash, but only into the very generations that it was filling; it
+is complete when each of its chunks is durable in each of its sinks, and what live deleted meanwhile was looked at once
+more. Two waves of chunks are under way at a time, so that no core waits for the other. Passing trouble is waited out.
+Deliberately not: deciding what has to be seeded (the plan and a TRUNCATE do).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.contracts import Sink
+from penstock.engine import batch
+from penstock.engine.batch import Tally
+from penstock.engine.policy import Backoff
+from penstock.engine.state import Chunk, Seed
+from penstock.errors import PenstockError, RetryableError
+from penstock.model import Lsn
+from penstock.spark import spread
+
+if TYPE_CHECKING:
+    from penstock.spark.pipeline import Pipeline, Plan
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+# Chunks that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
+_WAVE = 32
+_KEYS_AT_ONCE = 1000
+
+
+@dataclass
+class Seeder:
+    """The seeds of a pipeline. `run` is for a thread of its own."""
+
+    pipeline: Pipeline
+    wanted: threading.Event = field(default_factory=threading.Event)
+    """Set when there may be something to seed."""
+
+    @property
+    def _plan(self) -> Plan:
+        return self.pipeline.plan
+
+    def _is_stopping(self) -> bool:
+        return self.pipeline.stopping.is_set()
+
+    def run(self) -> None:
+        """Seed what has to be, then whatever a TRUNCATE or a lost generation asks for, until the pipeline stops."""
+        ensured: Plan | None = None
+        self._warm_up()
+        while not self._is_stopping():
+            self.wanted.clear()
+            if self._plan is not ensured:
+                ensured = self._plan
+                for index in ensured.seeds:
+                    self._step(functools.partial(self._ensure, index))
+            for index in self._plan.parts.indexes:
+                while not self._is_stopping() and self._step(functools.partial(self._seed, index)):
+                    pass
+            self.wanted.wait(1.0)
+
+    def _warm_up(self) -> None:
+        """Let tasks open their parts while the stream starts; what goes wrong comes again where it matters."""
+        filled = {sink for sinks in self._plan.seeds.values() for sink in sinks}
+        if names := [name for name in self._plan.shared() if name in filled]:
+            try:
+                spread.warm_up(self.pipeline.spark, self._plan.opener(names))
+            except PenstockError as error:
+                log.debug("tasks could not open their parts: %s", error)
+
+    def _step(self, act: Callable[[], _T]) -> _T | None:
+        """Do it; None where its index was stopped instead."""
+        try:
+            return self._retrying(act)
+        except PenstockError as error:
+            if isinstance(error, RetryableError) or not self.pipeline.stop_indexes(self._plan.misfits(True)):
+                raise
+            return None
+
+    def _retrying(self, act: Callable[[], _T]) -> _T:
+        """Do it; passing trouble is waited out, with sinks opened again."""
+        backoff = Backoff()
+        while True:
+            try:
+                return act()
+            except RetryableError as error:
+                wait_s = backoff.next_s()
+                log.warning("seeding waits for %.1f s: %s", wait_s, error)
+                if self.pipeline.stopping.wait(wait_s):
+                    raise
+                self.pipeline.reopen()
+
+    def _identity(self, index: str, names: Sequence[str]) -> str:
+        """Which schema, source and generations a seed is of."""
+        held = {sink.name: sink for sink in self._plan.parts.sinks[index]}
+        generations = [f"{name}={held[name].generation(index)}" for name in sorted(names)]
+        return " ".join([self._plan.identities[index], *generations])
+
+    def begin(self, index: str, names: Sequence[str], version: Lsn) -> None:
+        """A new seed of the index, in place of any other."""
+        seed = Seed(index, self._identity(index, names), tuple(sorted(names)), version)
+        self.pipeline.state.begin_seed(seed, self._plan.cuts(index))
+        self.wanted.set()
+
+    def _ensure(self, index: str) -> None:
+        """Go on with the seed that was under way, where it fills these sinks; else begin, and fill its sinks, too."""
+        if index not in self._plan.parts.sinks:
+            return  # stopped
+        lacking, found = set(self._plan.seeds[index]), self.pipeline.state.seed(index)
+        held = {sink.name for sink in self._plan.parts.sinks[index]}
+        if found and lacking <= set(found.sinks) <= held and found.identity == self._identity(index, found.sinks):
+            return
+        if names := lacking | (held & set(found.sinks) if found else set()):
+            self.begin(index, sorted(names), max(self._plan.confirmed(), found.version if found else Lsn.ZERO))
+        elif found:
+            self.pipeline.state.end_seed(found)
+
+    def _seed(self, index: str) -> bool:
+        """One seed of the index to its end; False where there is none to do."""
+        seed = self.pipeline.state.seed(index)
+        if seed is None or index not in self._plan.parts.sinks:
+            self.pipeline.report.live([index])
+            return False
+        if seed.identity != self._identity(index, seed.sinks):
+            self.begin(index, seed.sinks, max(self._plan.confirmed(), seed.version))  # a generation is gone
+            return True
+        self.pipeline.report.seeding(seed)
+        sinks = [sink for sink in self._plan.parts.sinks[index] if sink.name in seed.sinks]
+        for sink in sinks:
+            sink.seeding(index)
+        self._fill_all(seed, sinks)
+        if self._is_stopping():
+            return False
+        if self._is_under_way(seed):
+            self._complete(seed, sinks)
+        return True
+
+    def _fill_all(self, seed: Seed, sinks: Sequence[Sink]) -> None:
+        """Every chunk that is left, noted down wave by wave; ends early where the seed is no longer under way."""
+        left = self.pipeline.state.chunks_left(seed.index)
+        waves = (left[at : at + _WAVE] for at in range(0, len(left), _WAVE) if not self._is_stopping())
+
+        def fill(wave: Sequence[Chunk]) -> tuple[Sequence[Chunk], Tally]:
+            return wave, self._fill(seed, wave, sinks)
+
+        for wave, tally in batch.in_flight(fill, waves):
+            if not self._is_under_way(seed):
+                return
+            documents = tally.written.get(seed.index, 0)
+            self.pipeline.state.finish_chunks(seed, wave, documents)
+            self.pipeline.report.seeded(seed.index, len(wave), documents)
+
+    def _is_under_way(self, seed: Seed) -> bool:
+        """Whether no other seed took its place, and the index was not stopped."""
+        now = self.pipeline.state.seed(seed.index)
+        return now is not None and (now.version, now.identity) == (seed.version, seed.identity)
+
+    def _fill(self, seed: Seed, wave: Sequence[Chunk], sinks: Sequence[Sink]) -> Tally:
+        shared = [sink for sink in sinks if sink.shared]
+        single = [sink for sink in sinks if not sink.shared]
+        tally = Tally()
+        if shared:
+            opener = self._plan.opener(sorted(sink.name for sink in shared))
+            tally = spread.seed(self.pipeline.spark, seed.index, wave, opener, seed.version)
+        if single:
+            parts = replace(self._plan.parts, sinks={seed.index: single})
+            own = batch.seeded(parts, seed.index, [(chunk.after, chunk.upto) for chunk in wave], seed.version)
+            tally = tally.beside(own) if shared else own
+        self.pipeline.judge(tally)
+        return tally
+
+    def _complete(self, seed: Seed, sinks: Sequence[Sink]) -> None:
+        """What live deleted meanwhile is looked at once more; then the seed counts."""
+        state = self.pipeline.state
+        gone = state.gone(seed.index)
+        parts = replace(self._plan.parts, sinks={seed.index: sinks})
+        chunks = [(seed.index, gone[at : at + _KEYS_AT_ONCE]) for at in range(0, len(gone), _KEYS_AT_ONCE)]
+        version = Lsn(max(seed.version, self.pipeline.report.end))
+        self.pipeline.judge(batch.delivered(parts, chunks, version))
+        for sink in sinks:
+            sink.complete(seed.index, seed.version)
+        if state.end_seed(seed):
+            log.info("index %s is seeded: %d documents", seed.index, self.pipeline.report.indexes[seed.index].seeded)
