@@ -39,7 +39,7 @@ pg: .venv/test.stamp  ## tests against real servers, two majors
 spark: .venv/test.stamp  ## tests on Spark, which brings its own Java
 	@$(BIN)/python -m pytest -q tests/spark
 
-e2e: .venv/test.stamp  ## sinks on a real OpenSearch node, and the whole pipeline
+e2e: .venv/test.stamp  ## sinks on real search nodes, and the whole pipeline
 	@$(BIN)/python -m pytest -q -m "not long" tests/sinks tests/e2e
 
 test-spark42: .venv-spark42/test.stamp  ## the smoke tests on the oldest PySpark that is supported
