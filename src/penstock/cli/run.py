@@ -38,6 +38,7 @@ def run(config: str | None, locked: str | None, master: str, spread: bool) -> in
 
     What Spark itself has to say is in spark.log, in the state folder.
     """
+    from penstock.app.commands import commands
     from penstock.app.running import prepare
     from penstock.ops.control import Control
 
@@ -48,7 +49,7 @@ def run(config: str | None, locked: str | None, master: str, spread: bool) -> in
         with Ending() as ending:
             pipeline = _start(prepared, master, "" if spread else os.path.join(folder, "batches.sock"))
             ending.when_requested(pipeline.stop)
-            control = Control(Path(deployment.locate(deployment.state)), {"status": lambda _: pipeline.report.told()})
+            control = Control(Path(deployment.locate(deployment.state)), commands(prepared, pipeline))
             try:
                 _show(pipeline)
             finally:

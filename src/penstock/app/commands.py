@@ -1,0 +1,20 @@
+"""What a running deployment does when it is asked over its control socket: each command's name and the function.
+
+Guarantees: a command is plain JSON in and out; what goes wrong is an error of ours, which the asking side shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.app.running import Prepared
+    from penstock.spark.pipeline import Pipeline
+
+Command = Callable[[Mapping[str, Any]], Any]
+
+
+def commands(prepared: Prepared, pipeline: Pipeline) -> dict[str, Command]:
+    """Every command of this run."""
+    return {"status": lambda _: pipeline.report.told()}
