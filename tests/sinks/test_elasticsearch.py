@@ -7,16 +7,22 @@ The node is the server's core: what needs its further modules (analyzers) is sho
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from penstock.app.parts import open_sink
+from penstock.config.file import read_deployment
 from penstock.contracts import Documents, Writes
 from penstock.errors import OperatorError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks.opensearch import OpenSearchSettings, OpenSearchSink
 from tests.fixtures.opensearch import MAX_REQUEST_MB, Node
+from tests.sinks import test_delta, test_parquet
 from tests.sinks.contract import INDEX, Rig, SinkContract, put, target
 from tests.sinks.test_opensearch import make, read
 
@@ -92,3 +98,26 @@ def test_deletes_are_remembered_far_longer_than_the_servers_minute(node8: Node, 
         with pytest.raises(RetryableError, match="is gone"):
             put(sink, 5, {"x": 1})
         assert indexes(node8) == []
+
+
+def test_the_words_of_a_deployment_lead_to_each_sink(node8: Node, rig: Rig, tmp_path: Path) -> None:
+    """`elasticsearch`, with its URL by the variable that is reserved for it, beside the sinks that write files."""
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        '[source]\ntype = "postgres"\nconnection_url = { env = "NOT_ASKED_FOR" }\n[sinks.es]\ntype = "elasticsearch"\n'
+        '[sinks.l]\ntype = "delta"\npath = "l"\n[sinks.p]\ntype = "parquet"\npath = "p"\n'
+    )
+    deployment = read_deployment(file)
+    with mock.patch.dict(os.environ, {"ES_ELASTICSEARCH_URL": node8.url}):
+        opened = [open_sink(config, deployment) for config in deployment.sinks]
+    assert [(sink.name, type(sink).__name__) for sink in opened] == [
+        ("es", "OpenSearchSink"), ("l", "DeltaSink"), ("p", "ParquetSink"),
+    ]  # fmt: skip
+    for sink in opened:
+        sink.open(target())
+        put(sink, 5, {"x": 1})
+        sink.complete(INDEX, Lsn(5))
+        sink.close()
+    assert rig.content() == {"x": 1}
+    assert test_delta.read(str(tmp_path / "l"), INDEX).keys() == {"x"}
+    assert test_parquet.read(str(tmp_path / "p"), INDEX).keys() == {"x"}
