@@ -187,20 +187,24 @@ def test_tombstones_are_removed_after_a_week_and_not_before(rig: Rig) -> None:
         sink.close()
 
 
-def test_a_table_deleted_by_hand_has_to_be_seeded(rig: Rig) -> None:
+def test_a_table_deleted_by_hand_is_another_generation_and_has_to_be_seeded(rig: Rig) -> None:
     """E85: while it is written to, that is told, and no half of a table comes of it."""
     with rig.sink() as sink:
         put(sink, 3, {"x": 1})
         sink.complete(INDEX, Lsn(3))
+        before = sink.generation(INDEX)
         shutil.rmtree(f"{rig.place}/{INDEX}")
         put(sink, 5, {"y": 1})
         with pytest.raises(RetryableError, match="is gone"):
             sink.flush()
         sink.open(target())
         assert sink.seeded(INDEX) is None
+        assert sink.generation(INDEX) != before
         put(sink, 6, {"y": 2})
         sink.complete(INDEX, Lsn(6))
         assert rig.content() == {"y": 2}
+    with rig.sink() as sink:
+        assert sink.seeded(INDEX) == 6
 
 
 def test_a_crash_between_showing_and_remembering_is_mended_by_the_next_complete(rig: Rig) -> None:
@@ -212,11 +216,22 @@ def test_a_crash_between_showing_and_remembering_is_mended_by_the_next_complete(
         sink.complete(INDEX, Lsn(3))
     shutil.rmtree(f"{rig.place}/_penstock/{INDEX}")
     os.rename(f"{rig.place}/before", f"{rig.place}/_penstock/{INDEX}")
+    shutil.copytree(f"{rig.place}/_penstock/{INDEX}", f"{rig.place}/half")
     with rig.sink() as sink:
         assert sink.seeded(INDEX) is None
         put(sink, 5, {"y": 2})
         sink.flush()
         assert rig.content() == {"x": 1, "y": 2}
+        before = sink.generation(INDEX)
+        shutil.copytree(f"{rig.place}/{INDEX}", f"{rig.place}/kept")
+    shutil.rmtree(f"{rig.place}/{INDEX}")
+    with rig.sink() as sink:
+        assert sink.generation(INDEX) != before
+    # The same without the second misfortune.
+    shutil.rmtree(f"{rig.place}/_penstock/{INDEX}")
+    os.rename(f"{rig.place}/half", f"{rig.place}/_penstock/{INDEX}")
+    os.rename(f"{rig.place}/kept", f"{rig.place}/{INDEX}")
+    with rig.sink() as sink:
         sink.complete(INDEX, Lsn(3))
         assert sink.seeded(INDEX) == 3
         assert rig.content() == {"x": 1, "y": 2}

@@ -82,7 +82,7 @@ class DeltaSink:
         self._indexes: dict[str, _Index] = {}
 
     def open(self, target: Target) -> None:
-        """Find the index's current generation; begin one where it is of another schema or source."""
+        """Find the index's current generation; begin one where it is of another schema or source, or was deleted."""
         with self._lock:
             self._become_the_writer()
             readers = find(self._place(target.name), self._storage)
@@ -96,9 +96,12 @@ class DeltaSink:
             memory = read(workshop.properties, place) if workshop else None
             if memory and workshop and memory.fits(target):
                 is_shown = readers is not None and readers.merged(memory.application) is not None
-                self._indexes[target.index] = one = _Index(memory, readers, workshop, is_shown=is_shown)
-                self._purge(one)
-                return
+                if is_shown or not memory.shown:
+                    self._indexes[target.index] = one = _Index(memory, readers, workshop, is_shown=is_shown)
+                    if memory.shown < is_shown:  # a crash came between
+                        self._remember(one, replace(memory, shown=True))
+                    self._purge(one)
+                    return
             memory = begin(target, int(self._clock()))
             self._indexes[target.index] = _Index(memory, readers, make(place, self._storage, memory.written()))
 
@@ -125,7 +128,7 @@ class DeltaSink:
                 place = self._place(one.memory.name)
                 one.readers = show(one.workshop, place, self._storage, one.memory.application)
                 one.is_shown = True
-            one.memory = replace(one.memory, seeded=version)
+            one.memory = replace(one.memory, seeded=version, shown=True)
             one.workshop = make(self._place(_OURS, one.memory.name), self._storage, one.memory.written())
 
     def write(self, writes: Writes) -> Sequence[Rejection]:

@@ -23,6 +23,7 @@ PROPERTY = "penstock.memory"
 class Memory:
     """One generation. `token` tells it from every other; writes below `floor` lose, for the index was cleared there.
 
+    One that was `shown` to readers is in their table: where that was deleted, the generation is gone with it.
     Tombstones up to `purge_upto` are a week old and may go when `purge_s` (a clock's seconds) is a week ago.
     """
 
@@ -32,6 +33,7 @@ class Memory:
     token: str
     floor: Lsn = Lsn.ZERO
     seeded: Lsn | None = None
+    shown: bool = False
     purge_upto: Lsn = Lsn.ZERO
     purge_s: int = 0
 
