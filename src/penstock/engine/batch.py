@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -27,6 +28,8 @@ from penstock.model import Lsn
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
+# How many ids of an index a tally remembers, for whoever watches.
+NAMED = 8
 # How many chunks are built or written at a time: the database builds one while a sink takes another.
 IN_FLIGHT = 2
 # Content that is older than this when its turn comes is not sent: sinks remember deletes, but not for ever.
@@ -44,6 +47,10 @@ class Tally:
     """With the name of the sink that rejects."""
     gone: list[tuple[str, Key]] = field(default_factory=list)
     """Keys that turned out to have no document, of indexes that are being seeded."""
+    spent: dict[str, float] = field(default_factory=dict, compare=False)
+    """Seconds by stage, of all threads together."""
+    touched: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
+    """By index, the ids of some documents that live built."""
 
     def add(self, other: Tally) -> None:
         """Take in another part's."""
@@ -51,8 +58,21 @@ class Tally:
         for own, more in ((self.written, other.written), (self.deleted, other.deleted)):
             for index, count in more.items():
                 own[index] = own.get(index, 0) + count
+        for stage, seconds in other.spent.items():
+            self.spend(stage, seconds)
+        for index, ids in other.touched.items():
+            self.touch(index, ids)
         self.rejected += other.rejected
         self.gone += other.gone
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """So much time went into this."""
+        self.spent[stage] = self.spent.get(stage, 0.0) + seconds
+
+    def touch(self, index: str, ids: Sequence[str]) -> None:
+        """Remember a few of them."""
+        known = self.touched.setdefault(index, [])
+        known += ids[: max(0, NAMED - len(known))]
 
     def beside(self, other: Tally) -> Tally:
         """With what came of the same documents in other sinks: they are counted once."""
@@ -114,8 +134,9 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
     def deliver(chunk: tuple[str, Sequence[Key]]) -> Tally:
         index, keys = chunk
         part = Tally()
-        for documents in fresh(parts.builder.build(index, keys)):
+        for documents in timed(fresh(parts.builder.build(index, keys)), "build", part):
             failpoints.passing("build")
+            part.touch(index, documents.ids)
             write(parts.sinks[index], Writes(version, documents), part)
             if index in parts.seeding and None in documents.bodies:
                 without = {one for one, body in zip(documents.ids, documents.bodies, strict=True) if body is None}
@@ -124,7 +145,8 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
 
     for part in in_flight(deliver, chunks):
         tally.add(part)
-    flush(parts.every_sink)
+    with timing("flush", tally):
+        flush(parts.every_sink)
     return tally
 
 
@@ -156,9 +178,10 @@ def fresh(built: Iterator[Documents]) -> Iterator[Documents]:
 def write(sinks: Sequence[Sink], writes: Writes, tally: Tally) -> None:
     """Give the writes to every sink, and count them."""
     tally.count(writes.documents)
-    for sink in sinks:
-        failpoints.passing("write")
-        tally.rejected += [(sink.name, rejection) for rejection in sink.write(writes)]
+    with timing("write", tally):
+        for sink in sinks:
+            failpoints.passing("write")
+            tally.rejected += [(sink.name, rejection) for rejection in sink.write(writes)]
 
 
 def flush(sinks: Iterable[Sink]) -> None:
@@ -170,14 +193,36 @@ def flush(sinks: Iterable[Sink]) -> None:
 
 def apply(parts: Parts, changes: pa.RecordBatch, version: Lsn, truncate: Truncate) -> Tally:
     """The whole batch, in this process."""
-    settle(parts, changes)
+    tally = Tally()
+    with timing("settle", tally):
+        settle(parts, changes)
     for index in parts.indexes:
         extent = parts.builder.truncated(index, changes)
         if extent is not Extent.NONE:
             truncate(index, extent, version)
-    tally = delivered(parts, resolved(parts, changes), version)
+    tally.add(delivered(parts, timed(resolved(parts, changes), "resolve", tally), version))
     tally.changes = changes.num_rows
     return tally
+
+
+@contextmanager
+def timing(stage: str, tally: Tally) -> Iterator[None]:
+    """Count what is done inside as time of this stage."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        tally.spend(stage, time.perf_counter() - began)
+
+
+def timed(items: Iterator[_T], stage: str, tally: Tally) -> Iterator[_T]:
+    """The items; the time that it takes to get each one is of this stage."""
+    while True:
+        with timing(stage, tally):
+            item = next(items, None)
+        if item is None:
+            return
+        yield item
 
 
 def in_flight(act: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:

@@ -1,20 +1,28 @@
-"""What a running deployment tells about itself, as plain values: phases, counts, positions.
+"""What a running deployment tells about itself, as plain values: phases, counts, positions, how long things take.
 
-Guarantees: cheap to update, safe from any thread, never a row value. `told` is what `penstock status` shows.
+Guarantees: cheap to update, safe from any thread. `told` is what `penstock status` shows, and holds no value of a row;
+keys of what was changed last are told by `changes_made` alone, to whoever asks for values.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from penstock.engine.batch import Tally
+from penstock.engine.histogram import BOUNDS_S, Histogram, quantile
+from penstock.engine.recent import Changed, Deed, Recent
 from penstock.engine.state import Seed
 from penstock.model import Lsn
+
+# What the quantiles of `told` are of; its histogram goes back as far as one keeps.
+_LATELY_S = 60
+_WINDOW_S = 300
 
 
 class Phase(StrEnum):
@@ -50,9 +58,21 @@ class IndexReport:
         return (time.monotonic() - self.seed_began) / fresh * (self.chunks - self.chunks_done)
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a batch went: how long it took, when its transactions were committed, what they changed.
+
+    `commits` are unix times by the server's clock, each with how many transactions it stands for.
+    """
+
+    seconds: float = 0.0
+    commits: Sequence[tuple[float, int]] = ()
+    changed: tuple[Changed, ...] = ()
+
+
 @dataclass(slots=True)
 class Report:
-    """The whole deployment."""
+    """The whole deployment. `latency` is from a commit until its documents are durable in every sink."""
 
     indexes: dict[str, IndexReport] = field(default_factory=dict)
     batches: int = 0
@@ -63,6 +83,14 @@ class Report:
     quarantined: int = 0
     trouble: str = ""
     started: float = field(default_factory=time.time)
+    latency: Histogram = field(default_factory=lambda: Histogram(_WINDOW_S), repr=False)
+    duration: Histogram = field(default_factory=Histogram, repr=False)
+    """Of batches that held changes."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Seconds that were spent, by what on."""
+    recent: Recent = field(default_factory=Recent, repr=False)
+    _begun: float | None = None
+    _ended: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def seeding(self, seed: Seed) -> None:
@@ -91,9 +119,25 @@ class Report:
             one = self.indexes.setdefault(index, IndexReport())
             one.phase, one.reason = Phase.STOPPED, reason
 
-    def batch(self, tally: Tally, end: Lsn, direct: bool) -> None:
+    @contextmanager
+    def applying(self) -> Iterator[None]:
+        """A batch is under way."""
+        self._begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._begun, self._ended = None, time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long there was nothing to do; 0 while a batch is under way, or before the first one."""
+        return 0.0 if self._begun is not None or not self.batches else time.monotonic() - self._ended
+
+    def batch(self, tally: Tally, end: Lsn, direct: bool, course: Course | None = None) -> None:
         """A batch is durable everywhere."""
         with self._lock:
+            if course is not None and tally.changes:
+                self._took(course, tally, end, direct)
             self.batches += 1
             self.direct += direct
             self.changes += tally.changes
@@ -104,11 +148,42 @@ class Report:
                 self.indexes[index].deleted += count
             self.trouble = ""
 
+    def _took(self, course: Course, tally: Tally, end: Lsn, direct: bool) -> None:
+        now = time.time()
+        latencies = [(max(0.0, now - committed), count) for committed, count in course.commits]
+        for latency_s, count in latencies:
+            self.latency.observe(latency_s, now, count)
+        self.duration.observe(course.seconds, now)
+        for stage, seconds in tally.spent.items():
+            self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+        touched = {
+            index: tally.written.get(index, 0) + tally.deleted.get(index, 0)
+            for index in sorted({*tally.written, *tally.deleted})
+        }
+        slowest = max((latency_s for latency_s, _ in latencies), default=None)
+        self.recent.add(Deed(now, end, course.changed, touched, slowest, direct, dict(tally.touched)))
+
     def failed(self, message: str) -> None:
         """The stream failed and will be tried again."""
         with self._lock:
             self.restarts += 1
             self.trouble = message
+
+    def changes_made(self, *, values: bool = False) -> list[dict[str, Any]]:
+        """The last batches and the documents they touched; keys and ids only with `values`."""
+        with self._lock:
+            return self.recent.told(values=values)
+
+    def _latency(self) -> dict[str, Any]:
+        now = time.time()
+        counts, lately = self.latency.recent(now, _WINDOW_S), self.latency.recent(now, _LATELY_S)
+        parts = {f"p{percent}_s": quantile(lately, percent / 100) for percent in (50, 95, 99)}
+        return {
+            **{name: None if value is None else round(value, 4) for name, value in parts.items()},
+            "transactions": self.latency.count,
+            "bounds_s": list(BOUNDS_S),
+            "counts": counts,
+        }
 
     def told(self) -> dict[str, Any]:
         """Everything as JSON has it."""
@@ -136,4 +211,6 @@ class Report:
                 "quarantined": self.quarantined,
                 "trouble": self.trouble,
                 "running_s": round(time.time() - self.started, 1),
+                "latency": self._latency(),
+                "stages_s": {stage: round(seconds, 4) for stage, seconds in self.stages.items()},
             }

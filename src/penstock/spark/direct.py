@@ -15,12 +15,14 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.model import Lsn
+from penstock.postgres.replication import POSTGRES_EPOCH_MICROS
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +30,19 @@ log = logging.getLogger(__name__)
 # busy as tasks would, and Spark's jobs are what costs.
 MAX_ROWS = 100_000
 _PATIENCE_S = 10.0
+# Commit times are told one by one up to here; more of them share as many moments.
+_MOMENTS = 256
+
+Commits = tuple[tuple[float, int], ...]
+"""Unix times, and how many transactions were committed then."""
 
 
 class Fetched(NamedTuple):
-    """A batch's changes by their keys (None: there are none), and its end."""
+    """A batch's changes by their keys (None: there are none), its end, and when its transactions were committed."""
 
     end: Lsn
     changes: pa.RecordBatch | None
+    commits: Commits = ()
 
 
 class Desk:
@@ -51,8 +59,8 @@ class Desk:
         self._listener.listen(4)
         threading.Thread(target=self._serve, name="penstock-desk", daemon=True).start()
 
-    def offer(self, end: Lsn, batches: Sequence[pa.RecordBatch] | None) -> None:
-        """This is the range now; None is one that is too large."""
+    def offer(self, end: Lsn, batches: Sequence[pa.RecordBatch] | None, times: Collection[int] = ()) -> None:
+        """This is the range now; None is one that is too large. `times` are its commits, by the server's clock."""
         body = b""
         if batches:
             sink = pa.BufferOutputStream()
@@ -60,7 +68,7 @@ class Desk:
                 for batch in batches:
                     stream.write_batch(batch)
             body = sink.getvalue().to_pybytes()
-        head = {"end": str(end), "whole": batches is not None, "bytes": len(body)}
+        head = {"end": str(end), "whole": batches is not None, "bytes": len(body), "commits": moments(times)}
         with self._lock:
             self._answer = json.dumps(head).encode() + b"\n" + body
 
@@ -86,8 +94,37 @@ class Desk:
             os.unlink(self._path)
 
 
+def moments(times: Collection[int]) -> list[tuple[float, int]]:
+    """Commit times (the server's microseconds) as unix times with counts, few enough to be told."""
+    unix = (np.fromiter(times, np.float64, len(times)) + POSTGRES_EPOCH_MICROS) / 1e6
+    if len(unix) <= _MOMENTS:
+        return [(round(one, 6), 1) for one in unix.tolist()]
+    counts, edges = np.histogram(unix, _MOMENTS)
+    middles = (edges[:-1] + edges[1:]) / 2
+    return [(round(at, 6), count) for at, count in zip(middles.tolist(), counts.tolist(), strict=True) if count]
+
+
 def fetch(path: str) -> Fetched | None:
     """The driver's side: the range that was planned last, or None where the frame has to be taken."""
+    if (answer := _asked(path)) is None or not answer[0]["whole"]:
+        return None
+    said, body = answer
+    batches = pa.ipc.open_stream(body).read_all().combine_chunks().to_batches() if body else []
+    return Fetched(Lsn.parse(said["end"]), batches[0] if batches else None, _commits(said))
+
+
+def commits(path: str) -> Commits:
+    """When the transactions of the range were committed, also of one that is too large; empty where nobody says."""
+    answer = _asked(path) if path else None
+    return _commits(answer[0]) if answer else ()
+
+
+def _commits(said: dict[str, Any]) -> Commits:
+    return tuple((at, count) for at, count in said["commits"])
+
+
+def _asked(path: str) -> tuple[dict[str, Any], bytes] | None:
+    """What the desk says, head and body; None where that is not a whole answer."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(_PATIENCE_S)
@@ -97,7 +134,7 @@ def fetch(path: str) -> Fetched | None:
         log.debug("the reader's socket does not answer: %s", error)
         return None
     head, newline, body = answer.partition(b"\n")
-    if not newline or not (said := json.loads(head))["whole"] or said["bytes"] != len(body):
+    if not newline:
         return None
-    batches = pa.ipc.open_stream(body).read_all().combine_chunks().to_batches() if body else []
-    return Fetched(Lsn.parse(said["end"]), batches[0] if batches else None)
+    said: dict[str, Any] = json.loads(head)
+    return (said, body) if said["bytes"] == len(body) else None

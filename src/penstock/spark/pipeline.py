@@ -22,7 +22,8 @@ from penstock.contracts import Extent, Key
 from penstock.engine import batch
 from penstock.engine.batch import Parts, Tally
 from penstock.engine.policy import Backoff, judge
-from penstock.engine.report import Report
+from penstock.engine.recent import summary
+from penstock.engine.report import Course, Report
 from penstock.engine.state import State
 from penstock.errors import ConfigError, PenstockError, RetryableError, UnavailableError
 from penstock.model import Lsn
@@ -227,7 +228,7 @@ class Pipeline:
             if self.stopping.is_set() or self._pausing.is_set():
                 raise UnavailableError("penstock is stopping")  # not begun: the batch comes again
             try:
-                with failures.telling():
+                with failures.telling(), self.report.applying():
                     self._apply(frame)
             except BaseException as error:
                 self._failure = error
@@ -235,6 +236,7 @@ class Pipeline:
             self._backoff.succeeded()
 
     def _apply(self, frame: DataFrame) -> None:
+        began = time.monotonic()
         fetched = direct.fetch(self.plan.socket) if self.plan.socket else None
         seeding = frozenset(index for index in self.plan.parts.indexes if self.state.seed(index))
         if fetched is not None and fetched.changes is None:
@@ -247,7 +249,10 @@ class Pipeline:
         self.judge(tally)
         for index in seeding & {index for index, _ in tally.gone}:
             self.state.note_gone(index, [key for one, key in tally.gone if one == index])
-        self.report.batch(tally, end, fetched is not None)
+        seconds = time.monotonic() - began
+        commits = fetched.commits if fetched else direct.commits(self.plan.socket)
+        changed = summary(fetched.changes) if fetched and fetched.changes else ()
+        self.report.batch(tally, end, fetched is not None, Course(seconds, commits, changed))
 
     def _spread(self, frame: DataFrame, seeding: frozenset[str]) -> tuple[Tally, Lsn]:
         """The batch, by Spark's tasks."""

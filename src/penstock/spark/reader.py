@@ -155,13 +155,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._desk = Desk(self._options.direct_socket)
         batches: list[pa.RecordBatch] | None = []
         rows = 0
+        times: dict[int, int] = {}
         for piece in pieces:
             rows += piece.count
+            times.update((span.transaction.xid, span.transaction.commit_time) for span in piece.spans)
             batches = None if batches is None or rows > MAX_ROWS else batches
             if batches is not None:
                 batches.append(keys(live.plan, piece))
             yield piece
-        self._desk.offer(end.lsn, batches)
+        self._desk.offer(end.lsn, batches, times.values())
 
     def _partition(self, live: Live, data: bytes) -> ChangePartition:
         content = pickle.dumps((live.plan, data))
