@@ -148,6 +148,13 @@ def table_names(context: click.Context, parameter: click.Parameter, value: tuple
         raise click.BadParameter(f"{error.message}. {error.hint}") from None
 
 
+def settings(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """Settings, each as NAME=VALUE; the callback of an option that may be given several times."""
+    if wrong := [text for text in value if "=" not in text.strip("=")]:
+        raise click.BadParameter(f"{wrong[0]!r} is not of the form NAME=VALUE")
+    return dict(text.split("=", 1) for text in value)
+
+
 def new_slot_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """The name of a slot to be made: what the server allows; the callback of an argument."""
     if not re.fullmatch(r"[a-z0-9_]{1,63}", value):

@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 @options.config
 @option("--locked", metavar="FILE", help="Run a lock file instead (penstock lock).")
 @option("--master", default="local[*]", show_default=True, help="The Spark master that does the work.")
+@option(
+    "--conf", multiple=True, metavar="NAME=VALUE", callback=options.settings, help="A setting of Spark's; repeat it."
+)
 @option("--spread", is_flag=True, help="Run every batch as a Spark job; without it, small ones are done by the driver.")
 @logged
-def run(config: str | None, locked: str | None, master: str, spread: bool) -> int:
+def run(config: str | None, locked: str | None, master: str, conf: dict[str, str], spread: bool) -> int:
     """Fill every index of a deployment from the database, then follow each change, until a signal ends it.
 
     What Spark itself has to say is in spark.log, in the state folder.
@@ -47,7 +50,7 @@ def run(config: str | None, locked: str | None, master: str, spread: bool) -> in
     folder = tempfile.mkdtemp(prefix="penstock-run-")
     try:
         with Ending() as ending:
-            pipeline = _start(prepared, master, "" if spread else os.path.join(folder, "batches.sock"))
+            pipeline = _start(prepared, (master, conf), "" if spread else os.path.join(folder, "batches.sock"))
             ending.when_requested(pipeline.stop)
             control = Control(Path(deployment.locate(deployment.state)), commands(prepared, pipeline))
             try:
@@ -71,15 +74,16 @@ def _read(config: str | None, locked: str | None) -> Deployment:
     return read_deployment(config)
 
 
-def _start(prepared: Prepared, master: str, socket: str) -> Pipeline:
+def _start(prepared: Prepared, where: tuple[str, dict[str, str]], socket: str) -> Pipeline:
     from penstock.app.running import pipeline
     from penstock.spark import session
     from penstock.spark.settings import ENGINE_DRIVER
 
+    master, conf = where
     log_file = Path(prepared.deployment.locate(prepared.deployment.state), "spark.log")
 
     def spark() -> SparkSession:
-        return session("penstock", master=master, conf=ENGINE_DRIVER, log_file=log_file)
+        return session("penstock", master=master, conf={**ENGINE_DRIVER, **conf}, log_file=log_file)
 
     return pipeline(prepared, spark, socket, one_machine=master.startswith("local"))
 
