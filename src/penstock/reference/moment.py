@@ -32,6 +32,7 @@ class Moment:
 
     def __init__(self, settings: ConnectionSettings, selection: Selection, unrepresentable: Unrepresentable) -> None:
         self._rows: Iterator[pa.RecordBatch] = iter(())
+        self._closed = False
         what = f"taking a snapshot of {selection.table}"
         with replication.connect(settings) as client:
             with translating(what):
@@ -49,13 +50,19 @@ class Moment:
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None when there are no more."""
         first, self._first = self._first, None
-        return first if first is not None else next(self._rows, None)
+        found = first if first is not None else next(self._rows, None)
+        if self._closed:
+            self.close()  # meanwhile, by another thread
+        return found
 
     def close(self) -> None:
-        """Let the snapshot go. Any number of times."""
-        self._first = None
+        """Let the snapshot go. Any number of times; from another thread that takes effect when rows have come."""
+        self._closed, self._first = True, None
         if isinstance(self._rows, Generator):
-            self._rows.close()
+            try:
+                self._rows.close()
+            except ValueError:  # it is at work, in another thread
+                pass
 
 
 def _tell_who_blocks(settings: ConnectionSettings, selection: Selection) -> None:

@@ -92,10 +92,8 @@ class PostgresReferenceTableSource:
         if self._broken:
             raise self._broken
         try:
-            if self._moment is None:
-                self._begin()
-            assert self._moment is not None
-            batch = self._moment.next()
+            batch = (self._moment or self._begin()).next()
+            self._require_open()  # it may have been closed meanwhile
         except PenstockError as error:
             if self._moment is not None:  # rows of it were delivered, perhaps
                 self._broken = error
@@ -184,7 +182,7 @@ class PostgresReferenceTableSource:
         self._end_moment()
         self._capture.leave(self.table)
 
-    def _begin(self) -> None:
+    def _begin(self) -> Moment:
         delivery = self._opened()
         try:
             self._capture.join(self.table, delivery)
@@ -194,6 +192,7 @@ class PostgresReferenceTableSource:
             raise
         self._moment = moment
         self._capture.pass_over(self.table, moment.lsn)
+        return moment
 
     def _opened(self) -> Delivery:
         if self._delivery is None:
