@@ -269,6 +269,12 @@ class Sink(Protocol):
 
 ConnectorError = PenstockError
 """What every failure of a reference table's source is; which one it is says who has to act."""
+    def holdings(self, name: str) -> Sequence[str]:
+        """What there is of an index by its readers' name, a few words for each generation. Makes and opens nothing."""
+
+    def remove(self, name: str) -> None:
+        """Remove every generation of that name, and all that is remembered of it. That none is there is no failure."""
+
 
 
 class SourceCheckpoint(NamedTuple):

@@ -299,6 +299,29 @@ class SinkContract:
             sink.complete(INDEX, Lsn(6))
             assert rig.content() == {"x": 3}
 
+    def test_what_is_removed_is_gone_and_its_neighbour_stays(self, rig: Rig) -> None:
+        """E85: also what is remembered: an index of the same name that is opened later has to be seeded."""
+        with rig.sink() as sink:
+            assert sink.holdings("never") == []
+            sink.remove("never")
+            sink.open(target("users"))
+            for index in (INDEX, "users"):
+                put(sink, 3, {"x": 1}, index)
+                sink.flush()
+                sink.complete(index, Lsn(3))
+        sink = rig.make(rig.place)
+        try:
+            assert sink.holdings(INDEX)
+            sink.remove(INDEX)
+            sink.remove(INDEX)
+            assert (sink.holdings(INDEX), rig.content()) == ([], {})
+            assert (len(sink.holdings("users")) > 0, rig.content("users")) == (True, {"x": 1})
+        finally:
+            sink.close()
+        with rig.sink() as sink:
+            assert sink.seeded(INDEX) is None
+            assert rig.content("users") == {"x": 1}
+
     def test_what_was_flushed_survives_kill_9(self, rig: Rig) -> None:
         """E21: the process is killed while it goes on writing; every batch that it saw flushed is there."""
         with rig.sink() as sink:

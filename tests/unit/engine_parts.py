@@ -110,6 +110,11 @@ class MemorySink:
     def clear(self, index: str, version: Lsn) -> None:
         self.journal.append(("clear", index, version))
 
+    def holdings(self, name: str) -> Sequence[str]:
+        return []
+
+    def remove(self, name: str) -> None: ...
+
     def close(self) -> None:
         pass
 

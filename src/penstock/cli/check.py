@@ -76,12 +76,12 @@ def _ask(deployment: Deployment, schemas: Sequence[DocumentSchema], *, quiet: bo
     from penstock.config.connection import connection_settings
     from penstock.document.check_live import check_live
 
-    with _progress(quiet) as tell:
+    with progress(quiet) as tell:
         return check_live(connection_settings(deployment), schemas, app.source_rules(deployment.source), tell)
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Say on a terminal what is being looked at."""
     if quiet or not sys.stderr.isatty():
         yield lambda step: None

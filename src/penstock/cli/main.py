@@ -17,6 +17,7 @@ from penstock import __version__
 from penstock.cli.check import check
 from penstock.cli.coverage import coverage
 from penstock.cli.demo import demo
+from penstock.cli.doctor import doctor
 from penstock.cli.failure import EXIT_CODES, INTERRUPTED, tell
 from penstock.cli.follow import follow
 from penstock.cli.lock import build, lock
@@ -29,6 +30,7 @@ from penstock.cli.search import search
 from penstock.cli.slots import slots
 from penstock.cli.status import status
 from penstock.cli.tail import tail
+from penstock.cli.teardown import teardown
 
 
 def _epilog() -> str:
@@ -68,6 +70,8 @@ for command in (
     status,
     follow,
     lookup,
+    doctor,
+    teardown,
 ):
     cli.add_command(command)
 

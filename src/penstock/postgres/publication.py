@@ -26,7 +26,7 @@ from penstock.postgres.publication_catalog import read_publication
 from penstock.postgres.sqlstate import translating
 from penstock.postgres.trial import Trial, try_out
 
-__all__ = ["Columns", "Ensured", "ensure", "inspect", "names", "provision", "read_publication", "require"]
+__all__ = ["Columns", "Ensured", "drop", "ensure", "inspect", "names", "provision", "read_publication", "require"]
 
 log = logging.getLogger(__name__)
 
@@ -211,6 +211,14 @@ def _observe(conn: SqlConnection, publication: str, required: Collection[Qualifi
 
 def _families(tables: Mapping[QualifiedTable, TableInfo]) -> set[QualifiedTable]:
     return {relative for info in tables.values() for relative in (*info.ancestors, *info.partitions)}
+
+
+def drop(conn: SqlConnection, publication: str) -> bool:
+    """Drop the publication; False where there was none."""
+    there = publication in names(conn)
+    with translating(f"dropping publication {quote(publication)}"):
+        conn.execute(f"DROP PUBLICATION IF EXISTS {quote(publication)}")
+    return there
 
 
 def names(conn: SqlConnection) -> tuple[str, ...]:

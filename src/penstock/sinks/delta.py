@@ -167,6 +167,21 @@ class DeltaSink:
             self._remember(one, replace(one.memory, floor=version))
             one.table.delete(version, one.memory.application)
 
+    def holdings(self, name: str) -> Sequence[str]:
+        """The readers' table of the name, and the one that remembers."""
+        places = [self._place(name), self._place(_OURS, name)]
+        found = [(place, find(place, self._storage)) for place in places]
+        return [f"the table {place}, commit {table.version}" for place, table in found if table]
+
+    def remove(self, name: str) -> None:
+        """Remove both tables of the name, with all their files. A table of somebody else stays."""
+        with self._lock:
+            self._become_the_writer()
+            for place in (self._place(name), self._place(_OURS, name)):
+                table = find(place, self._storage)
+                if table is not None and table.is_of_ours():
+                    table.remove(self._storage)
+
     def close(self) -> None:
         """Forget what was not flushed, and give up the right to write."""
         with self._lock:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
+from pyarrow.fs import FileSelector, FileType
 
 from penstock.errors import DiskError, MissingExtraError, OperatorError, RetryableError, UnavailableError
 from penstock.model import Lsn
@@ -26,6 +28,7 @@ try:
     from arro3.core import RecordBatchReader
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+    from deltalake.fs import DeltaStorageHandler
 except ImportError as missing:
     raise MissingExtraError("deltalake is not installed", hint='Run pip install "penstock[delta]".') from missing
 
@@ -134,6 +137,18 @@ class DocumentTable:
     def vacuum(self) -> None:
         """Remove files that no version of the table needs that is younger than its retention."""
         self._commit(lambda: self._table.vacuum(dry_run=False))
+
+    def remove(self, storage: Mapping[str, str]) -> None:
+        """Remove its files; it is gone as soon as its log is."""
+        with translated(self._uri):
+            if "://" not in self._uri:
+                shutil.rmtree(self._uri)
+                return
+            files = DeltaStorageHandler(self._uri, dict(storage))
+            found = files.get_file_info_selector(FileSelector("", recursive=True))
+            paths = [one.path for one in found if one.type is FileType.File]
+            for path in sorted(paths, key=lambda path: "_delta_log" not in path):
+                files.delete_file(path)
 
     def scan(self) -> RecordBatchReader:
         """Its rows, as they are asked for."""

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +23,7 @@ from penstock.contracts import Rejection, Target, Writes
 from penstock.errors import BugError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks import local_text as sql
-from penstock.sinks.local_file import WriterLock, open_writer, translated
+from penstock.sinks.local_file import WriterLock, open_reader, open_writer, translated
 
 if TYPE_CHECKING:
     from penstock.contracts import Sink
@@ -73,9 +73,7 @@ class LocalSink:
     def open(self, target: Target) -> None:
         """Find the index's newest generation; make one beside it where that is of another schema or source."""
         with self._lock:
-            if self._connection is None:
-                self._connection, self._writer_lock = open_writer(self._path)
-                self._connection.execute(sql.INCOMING)
+            self._connect()
             with self._working(target.index) as connection:
                 self._commit()
                 connection.execute("BEGIN IMMEDIATE")
@@ -162,6 +160,39 @@ class LocalSink:
             connection.execute("UPDATE generation SET cleared = max(cleared, :version) WHERE number = :number", values)
             self._load(index, number)
 
+    def holdings(self, name: str) -> Sequence[str]:
+        """The generations of the name in the file, if there is one."""
+        if not self._path.exists():
+            return []
+        with closing(open_reader(self._path)) as reader, translated(self._path):
+            rows = reader.execute("SELECT number, shown, seeded FROM generation WHERE name = ?", [name]).fetchall()
+            counted = [
+                (number, reader.execute(sql.count(number)).fetchone()[0], shown, seeded)
+                for number, shown, seeded in rows
+            ]
+        return [
+            f"generation {number} in {self._path}, {count} documents{_standing(shown, seeded)}"
+            for number, count, shown, seeded in counted
+        ]
+
+    def remove(self, name: str) -> None:
+        """Drop the tables of the name; a file that holds nothing more goes, too."""
+        with self._lock:
+            if not self._path.exists():
+                return
+            self._connect()
+            with self._working() as connection:
+                self._begin(connection)
+                removed = connection.execute("DELETE FROM generation WHERE name = ? RETURNING number", [name])
+                for (number,) in removed.fetchall():
+                    _run(connection, sql.drop(number))
+                self._commit()
+                is_empty = not connection.execute("SELECT 1 FROM generation LIMIT 1").fetchone()
+            if is_empty:
+                self.close()
+                for ending in ("", "-wal", "-shm", ".lock"):
+                    Path(f"{self._path}{ending}").unlink(missing_ok=True)
+
     def close(self) -> None:
         """Give up the file and the right to write to it."""
         with self._lock:
@@ -243,6 +274,11 @@ class LocalSink:
             raise BugError(f"the index {index} was not opened in the sink {self.name}")
         return found
 
+    def _connect(self) -> None:
+        if self._connection is None:
+            self._connection, self._writer_lock = open_writer(self._path)
+            self._connection.execute(sql.INCOMING)
+
     @contextmanager
     def _working(self, index: str = "") -> Iterator[sqlite3.Connection]:
         """The connection, for this thread alone. An error of SQLite ends it: part of a transaction may be gone."""
@@ -277,6 +313,10 @@ class LocalSink:
 
 
 _NO_JSON = "it is no JSON that SQLite can read (or one nested too deep)"
+
+
+def _standing(shown: int, seeded: int | None) -> str:
+    return ", which readers see" if shown else ", not seen by readers" if seeded is not None else ", being seeded"
 
 
 def _is_json(connection: sqlite3.Connection, body: bytes | None) -> bool:

@@ -49,6 +49,11 @@ def documents(number: int) -> str:
     return f"documents_{number}"
 
 
+def count(number: int) -> str:
+    """The statement that counts the documents of a generation."""
+    return f"SELECT count(*) FROM {documents(number)} WHERE body IS NOT NULL"
+
+
 def texts(number: int) -> str:
     """The full-text index of a generation."""
     return f"texts_{number}"

@@ -121,6 +121,18 @@ class OpenSearchSink:
             if rejections:
                 raise BugError(f"a delete was rejected: {rejections[0].reason}")
 
+    def holdings(self, name: str) -> Sequence[str]:
+        """The generations of the name on the server."""
+        return [
+            f"the index {one.physical}" + (", which readers see" if one.is_read else "")
+            for one in self._indexes.generations(name)
+        ]
+
+    def remove(self, name: str) -> None:
+        """Delete every generation of the name; the readers' alias goes with the last one."""
+        for one in self._indexes.generations(name):
+            self._indexes.delete(one)
+
     def close(self) -> None:
         """Close connections, and end every wait."""
         self._http.close()

@@ -30,7 +30,7 @@ class Indexes:
 
     def find_or_make(self, target: Target) -> Generation:
         """The current generation of a target. A new one supersedes all others, for they miss changes from now on."""
-        generations = self._list(target.name)
+        generations = self.generations(target.name)
         one = current(generations, target)
         if one is None:
             for other in generations:
@@ -121,7 +121,14 @@ class Indexes:
                 hint="Create it there, or take `pipeline` out of the deployment.",
             )
 
-    def _list(self, name: str) -> list[Generation]:
+    def delete(self, one: Generation) -> None:
+        """Remove a generation, and its aliases with it; one that is gone already is no failure."""
+        answer = self._http.call("DELETE", f"/{_path(one.physical)}")
+        if answer.status != 404:
+            self._good(answer, f"deleting the index {one.physical}")
+
+    def generations(self, name: str) -> list[Generation]:
+        """Every generation of the name, the newest last."""
         path = f"/{_path(name)},{_path(name)}-*?{_LENIENT}&{WHAT}"
         answer = self._http.call("GET", path)
         listed = {} if answer.status == 404 else self._good(answer, f"looking for the index {name}")
@@ -136,7 +143,7 @@ class Indexes:
         answer = self._http.call("PUT", f"/{_path(physical)}", creation(target, physical))
         if answer.status >= 300 and answer.kind != "resource_already_exists_exception":
             raise self._refusal(answer, f"making the index {physical}")
-        one = current(self._list(target.name), target)
+        one = current(self.generations(target.name), target)
         if one is None:
             raise self._http.down(f"the index {physical} was made and is gone")
         return one

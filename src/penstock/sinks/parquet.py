@@ -165,6 +165,17 @@ class ParquetSink:
         with self._lock:
             self._known(index).add(None, version, "clear")
 
+    def holdings(self, name: str) -> Sequence[str]:
+        """The generations of the name's log."""
+        folder = Folder(self._files, f"{self._path}/{name}")
+        return [f"{folder.path}/{generation}, {files} files" for generation, files in folder.generations().items()]
+
+    def remove(self, name: str) -> None:
+        """Remove the folder of the name's log."""
+        with self._lock:
+            self._become_the_writer()
+            Folder(self._files, f"{self._path}/{name}").remove()
+
     def close(self) -> None:
         """Forget what was not flushed, and give up the right to write."""
         with self._lock:

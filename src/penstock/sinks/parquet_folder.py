@@ -99,6 +99,19 @@ class Folder:
             with self._whole(f"{folder}/{last:020}.parquet") as place:
                 pq.write_table(rows, place, filesystem=self._files, compression="zstd")
 
+    def generations(self) -> dict[str, int]:
+        """The folder of each generation, and how many files it has; nothing is made where there is none."""
+        with translated(self.path):
+            every = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True, recursive=True))
+        files = [one.path.split("/")[-2] for one in every if one.extension == "parquet"]
+        return {one: files.count(one) for one in sorted(set(files))}
+
+    def remove(self) -> None:
+        """Remove the whole log; that there is none is no failure."""
+        with translated(self.path):
+            if self._files.get_file_info(self.path).type is not fs.FileType.NotFound:
+                self._files.delete_dir(self.path)
+
     @contextmanager
     def _whole(self, name: str) -> Iterator[str]:
         """A place to write to, whose content then appears under `name` at once."""

@@ -97,6 +97,13 @@ class StdoutSink:
         with self._lock:
             self._out.write(self._object(self._stamp(version, index), "clear", None, None))
 
+    def holdings(self, name: str) -> Sequence[str]:
+        """Nothing: what was printed is its reader's."""
+        return []
+
+    def remove(self, name: str) -> None:
+        """Nothing to do."""
+
     def close(self) -> None:
         """Nothing to give back: stdout is the process's."""
 
