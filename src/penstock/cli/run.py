@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.app.running import Prepared
+    from penstock.app.watching import Watching
     from penstock.config.deployment import Deployment
     from penstock.spark.pipeline import Pipeline
 
@@ -41,18 +43,27 @@ def run(config: str | None, locked: str | None, master: str, conf: dict[str, str
 
     What Spark itself has to say is in spark.log, in the state folder.
     """
+    from penstock.app.watching import Watching
+
+    deployment = _read(config, locked)
+    with Watching(deployment) as watching:
+        return _run(deployment, watching, (master, conf), spread)
+
+
+def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str, str]], spread: bool) -> int:
     from penstock.app.commands import commands
     from penstock.app.running import prepare
     from penstock.ops.control import Control
 
-    deployment = _read(config, locked)
     prepared = prepare(deployment)
+    state = Path(deployment.locate(deployment.state))
     folder = tempfile.mkdtemp(prefix="penstock-run-")
     try:
         with Ending() as ending:
-            pipeline = _start(prepared, (master, conf), "" if spread else os.path.join(folder, "batches.sock"))
+            pipeline = _start(prepared, spark, "" if spread else os.path.join(folder, "batches.sock"))
             ending.when_requested(pipeline.stop)
-            control = Control(Path(deployment.locate(deployment.state)), commands(prepared, pipeline))
+            control = Control(state, watching.attach(prepared, pipeline, commands(prepared, pipeline)))
+            _tell_where(state, watching.page)
             try:
                 _show(pipeline)
             finally:
@@ -100,6 +111,16 @@ def _show(pipeline: Pipeline) -> None:
     finally:
         done.set()
         display.join(timeout=5)
+
+
+def _tell_where(state: Path, page: str) -> None:
+    """Where the page is; a link into it only where a person looks, since what is printed elsewhere is kept."""
+    from penstock.app.watching import page_link
+
+    if page and sys.stderr.isatty():
+        click.echo(f"The page: {page_link(state, page)} (this link lets one browser in, once)", err=True)
+    elif page:
+        click.echo(f"The page: {page} (penstock status prints a link into it)", err=True)
 
 
 def _tell_what_stays(deployment: Deployment) -> None:

@@ -9,7 +9,7 @@ import click
 
 from penstock.cli import options
 from penstock.cli.options import SectionedCommand, logged, option
-from penstock.cli.output import print_json, print_table
+from penstock.cli.output import print_json, print_table, size_of
 
 
 @click.command(cls=SectionedCommand, short_help="How far a running deployment is.")
@@ -17,12 +17,14 @@ from penstock.cli.output import print_json, print_table
 @option("--json", is_flag=True, help="Print one JSON object.")
 @logged
 def status(config: str | None, json: bool) -> None:
-    """Ask the `penstock run` of this deployment how far it is: phases, counts, position, trouble."""
+    """Ask the `penstock run` of this deployment how far it is: phases, counts, position, trouble, its page."""
+    from penstock.app.watching import page_link
     from penstock.config.file import read_deployment
     from penstock.ops.control import ask
 
     deployment = read_deployment(config)
-    told = ask(Path(deployment.locate(deployment.state)), "status")
+    state = Path(deployment.locate(deployment.state))
+    told = ask(state, "status")
     if json:
         print_json(told)
         return
@@ -37,6 +39,21 @@ def status(config: str | None, json: bool) -> None:
             click.echo(f"Index {name} is stopped: {one['reason']}")
     if told["trouble"]:
         click.echo(f"Trouble: {told['trouble']}")
+    for line in _measured(told):
+        click.echo(line)
+    if told["page"]:
+        click.echo(f"The page: {page_link(state, told['page'])} (this link lets one browser in, once)")
+
+
+def _measured(told: dict[str, Any]) -> list[str]:
+    latency, source = told["latency"], told["source"] or {}
+    lines = []
+    if latency["p50_s"] is not None:
+        lines.append(f"From commit to searchable: {latency['p50_s']:.3f} s (median), {latency['p99_s']:.3f} s (99 %).")
+    if source.get("lag_bytes") is not None:
+        lag, retained = size_of(source["lag_bytes"]), size_of(source["slot_retained_bytes"])
+        lines.append(f"Behind: {lag}, {source['lag_s']:.0f} s; the slot holds {retained} of WAL.")
+    return lines
 
 
 def _cells(one: dict[str, Any]) -> list[str]:

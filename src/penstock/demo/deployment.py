@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.app.watching import page_link
 from penstock.demo.sample import INDEXES, write_deployment
 from penstock.engine.state import State
 from penstock.errors import OperatorError
@@ -26,6 +27,8 @@ from penstock.ops.control import ask
 _COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "run", "--log-level", "warning")
 # Variables of the caller that are meant for another server, another deployment or another Spark.
 _NOT_OURS = ("PG", "PENSTOCK_", "SPARK_REMOTE")
+# Another deployment on this machine may have the usual ones.
+_ANY_PORT = '\n[server]\npublic_address = "127.0.0.1:0"\nprivate_address = "127.0.0.1:0"\n'
 _STOP_S = 60.0
 _LAST_WORDS = 5
 
@@ -41,6 +44,8 @@ class Deployment:
         self._url = url
         self._process: subprocess.Popen[bytes] | None = None
         write_deployment(self.folder)
+        with open(self.folder / "penstock.toml", "a") as file:
+            file.write(_ANY_PORT)
 
     def __enter__(self) -> Self:
         return self
@@ -76,6 +81,11 @@ class Deployment:
             return told
         except OperatorError:
             return None
+
+    def page_link(self) -> str:
+        """A link into its page, for one browser; empty while there is none."""
+        told = self.status()
+        return page_link(self._state, told["page"]) if told and told["page"] else ""
 
     def is_seeded(self) -> bool:
         """Whether no index has a seed to do. A seed is noted down before the batch that asks for it counts as done."""

@@ -31,6 +31,8 @@ class Figures:
     latency_ms_p50: float | None = None
     trouble: str = ""
     deeds: Counts = field(default_factory=Counts)
+    page: str = field(default="", repr=False)
+    """A link into the page, for one browser."""
 
     @property
     def is_live(self) -> bool:
@@ -46,6 +48,7 @@ class Watch:
         self._workload = workload
         self._probe = probe
         self._seen: deque[tuple[float, int]] = deque()
+        self._page = ""
 
     def look(self, connection: Any) -> Figures:
         """How it stands now."""
@@ -54,6 +57,7 @@ class Watch:
         if told is None:
             return Figures(deeds=self._workload.counts)
         position = Lsn.parse(told["position"])
+        self._page = self._page or self._deployment.page_link()
         return Figures(
             indexes=told["indexes"],
             position=position,
@@ -63,6 +67,7 @@ class Watch:
             latency_ms_p50=self._probe.latency_ms_p50(),
             trouble=told["trouble"],
             deeds=self._workload.counts,
+            page=self._page,
         )
 
     def _per_second(self, changes: int) -> float:

@@ -92,6 +92,8 @@ class _Lines(_Nothing):
     def show(self, figures: Figures) -> None:
         """Write a line when its time has come."""
         if self._try and figures.is_live:
+            if figures.page:
+                self._line(f"Watch it in a browser (the link works once): {figures.page}")
             self._line("Try it from another terminal:")
             for line in self._try:
                 self._line(f"  {line}")
@@ -140,6 +142,8 @@ class _Live:
         ]
         if figures.trouble:
             parts.append(Text(f"Trouble: {figures.trouble.splitlines()[0]}", style="red"))
+        if figures.page:
+            parts.append(Text(f"Watch it in a browser (the link works once):\n  {figures.page}", style="bold"))
         if figures.is_live:
             parts.append(Text("\n".join(["Try it from another terminal:", *(f"  {line}" for line in self._try)])))
         self._live.update(Group(*parts), refresh=True)
