@@ -161,6 +161,12 @@ class DocumentBuilder(Protocol):
         Rows that have no document (filtered out, soft-deleted) yield nothing.
         """
 
+    def keys(self, index: str, ids: Collection[str]) -> Mapping[str, Key]:
+        """The keys of documents by their ids; an id that no key of the index gives is left out.
+
+        Most ids tell their key, whether there is such a row or not; for the others every key is looked at.
+        """
+
     def settle(self, xids: Collection[int]) -> None:
         """Return when these top-level transactions are finished for every snapshot that begins from now on.
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.contracts import Documents, Extent, Key, Rejection, Target, Writes
-from penstock.document.ids import document_id
+from penstock.document.ids import document_id, key_of
 from penstock.engine.batch import Parts
 from penstock.model import Lsn
 from penstock.postgres.keys import SCHEMA
@@ -64,6 +64,9 @@ class MemoryBuilder:
         found = [(key,) for key in sorted(self.rows) if (not after or (key,) > after) and (not upto or (key,) <= upto)]
         if found:
             yield from self.build(index, found)
+
+    def keys(self, index: str, ids: Collection[str]) -> dict[str, Key]:
+        return {id: key for id in ids if (key := key_of(id, 1))}
 
     def settle(self, xids: Collection[int]) -> None:
         self.journal.append(("settle", *sorted(xids)))

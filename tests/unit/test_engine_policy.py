@@ -43,7 +43,8 @@ def test_quarantine_is_durable_before_the_batch_goes_on(state: State, tmp_path: 
     """E80: what was put aside is there when `judge` returns."""
     assert judge([BOOK, AUTHOR], {"books": QUARANTINE, "authors": QUARANTINE}, state) == 2
     with closing(State(tmp_path)) as another:
-        assert sorted(another.quarantined()) == sorted([BOOK, AUTHOR])
+        assert [(one.sink, one.index, one.id) for one in another.quarantined("books")] == [("search", "books", "1")]
+        assert another.aside() == {("books", "1"), ("authors", "2")}
 
 
 def test_a_quarantine_that_cannot_be_written_fails_the_batch(state: State, tmp_path: Path) -> None:

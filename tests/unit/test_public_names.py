@@ -35,6 +35,7 @@ SIGNATURES = {
         "DocumentBuilder.build_range": (
             "(self, index: str, after: Key | None, upto: Key | None) -> Iterator[Documents]"
         ),
+        "DocumentBuilder.keys": "(self, index: str, ids: Collection[str]) -> Mapping[str, Key]",
         "DocumentBuilder.settle": "(self, xids: Collection[int]) -> None",
         "Catalog.column": "(self, table: QualifiedTable, name: str) -> ColumnType | None",
         "ReferenceTableSource.poll_snapshot": "(self) -> pa.RecordBatch | None",

@@ -5,8 +5,11 @@ Guarantees: a command is plain JSON in and out; what goes wrong is an error of o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from penstock.app import quarantine
 
 if TYPE_CHECKING:
     from penstock.app.running import Prepared
@@ -17,4 +20,7 @@ Command = Callable[[Mapping[str, Any]], Any]
 
 def commands(prepared: Prepared, pipeline: Pipeline) -> dict[str, Command]:
     """Every command of this run."""
-    return {"status": lambda _: pipeline.report.told()}
+    return {
+        "status": lambda _: pipeline.report.told(),
+        "quarantine": functools.partial(quarantine.answer, pipeline),
+    }

@@ -23,6 +23,7 @@ from penstock.cli.follow import follow
 from penstock.cli.lock import build, lock
 from penstock.cli.lookup import lookup
 from penstock.cli.options import show_help
+from penstock.cli.quarantine import quarantine
 from penstock.cli.run import run as run_command
 from penstock.cli.sample import sample
 from penstock.cli.schema import schema
@@ -68,6 +69,7 @@ for command in (
     schema,
     run_command,
     status,
+    quarantine,
     follow,
     lookup,
     doctor,

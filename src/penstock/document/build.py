@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from penstock.contracts import ColumnType, Documents, Extent, Key
 from penstock.document.build_plan import IndexPlan, SourcePlan, read_plan
-from penstock.document.ids import document_id
+from penstock.document.ids import document_id, is_digest, key_of
+from penstock.document.paths import root_key
 from penstock.document.paths_start import by_table, first_values, truncated_tables, untold
 from penstock.document.settle import SNAPSHOT, settle
 from penstock.document.spec import SourceSpec
@@ -166,6 +167,18 @@ class PgDocumentBuilder:
         for found in self._gathered(index, self._rows(plan, statement, [*(after or ()), *(upto or ())]), {}):
             if found.ids:
                 yield found
+
+    def keys(self, index: str, ids: Collection[str]) -> Mapping[str, Key]:
+        """The keys of documents by their ids; an id that no key of the index gives is left out."""
+        plan = self._plan.index(index)
+        columns = root_key(plan.schema)
+        found = {id: key for id in ids if (key := key_of(id, len(columns))) is not None}
+        if digests := {id for id in ids if is_digest(id)}:
+            statement = f"SELECT {', '.join(map(quote, columns))} FROM {plan.schema.table.sql}"
+            for portion in self._rows(plan, statement, ()):
+                made = {document_id(_key(cells)): _key(cells) for cells in portion if None not in cells}
+                found.update({id: made[id] for id in made.keys() & digests})
+        return found
 
     def settle(self, xids: Collection[int]) -> None:
         """Return when these top-level transactions are finished for every snapshot from now on."""

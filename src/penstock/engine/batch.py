@@ -47,6 +47,8 @@ class Tally:
     """With the name of the sink that rejects."""
     gone: list[tuple[str, Key]] = field(default_factory=list)
     """Keys that turned out to have no document, of indexes that are being seeded."""
+    healed: list[tuple[str, str, str]] = field(default_factory=list)
+    """Sink, index and id of what was in quarantine and is taken now."""
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     """Seconds by stage, of all threads together."""
     touched: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
@@ -64,6 +66,7 @@ class Tally:
             self.touch(index, ids)
         self.rejected += other.rejected
         self.gone += other.gone
+        self.healed += other.healed
 
     def spend(self, stage: str, seconds: float) -> None:
         """So much time went into this."""
@@ -76,7 +79,12 @@ class Tally:
 
     def beside(self, other: Tally) -> Tally:
         """With what came of the same documents in other sinks: they are counted once."""
-        return replace(self, rejected=[*self.rejected, *other.rejected], gone=[*self.gone, *other.gone])
+        return replace(
+            self,
+            rejected=[*self.rejected, *other.rejected],
+            gone=[*self.gone, *other.gone],
+            healed=[*self.healed, *other.healed],
+        )
 
     def count(self, documents: Documents) -> None:
         """Count documents once, however many sinks take them."""
@@ -90,12 +98,13 @@ class Tally:
 class Parts:
     """What a batch is worked on with: a builder, and for each index the sinks that hold it.
 
-    `seeding` are the indexes whose seed is under way.
+    `seeding` are the indexes whose seed is under way; `aside` is what is in quarantine, by index and id.
     """
 
     builder: DocumentBuilder
     sinks: Mapping[str, Sequence[Sink]]
     seeding: frozenset[str] = frozenset()
+    aside: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def indexes(self) -> tuple[str, ...]:
@@ -137,7 +146,7 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
         for documents in timed(fresh(parts.builder.build(index, keys)), "build", part):
             failpoints.passing("build")
             part.touch(index, documents.ids)
-            write(parts.sinks[index], Writes(version, documents), part)
+            write(parts.sinks[index], Writes(version, documents), part, parts.aside)
             if index in parts.seeding and None in documents.bodies:
                 without = {one for one, body in zip(documents.ids, documents.bodies, strict=True) if body is None}
                 part.gone += [(index, key) for key in keys if document_id(key) in without]
@@ -175,13 +184,24 @@ def fresh(built: Iterator[Documents]) -> Iterator[Documents]:
         yield documents
 
 
-def write(sinks: Sequence[Sink], writes: Writes, tally: Tally) -> None:
+def write(
+    sinks: Sequence[Sink], writes: Writes, tally: Tally, aside: frozenset[tuple[str, str]] = frozenset()
+) -> None:
     """Give the writes to every sink, and count them."""
     tally.count(writes.documents)
     with timing("write", tally):
         for sink in sinks:
             failpoints.passing("write")
-            tally.rejected += [(sink.name, rejection) for rejection in sink.write(writes)]
+            _give(sink, writes, tally, aside)
+
+
+def _give(sink: Sink, writes: Writes, tally: Tally, aside: frozenset[tuple[str, str]]) -> None:
+    rejected = sink.write(writes)
+    tally.rejected += [(sink.name, rejection) for rejection in rejected]
+    if aside:
+        index, ids, _ = writes.documents
+        refused = {rejection.id for rejection in rejected}
+        tally.healed += [(sink.name, index, id) for id in ids if (index, id) in aside and id not in refused]
 
 
 def flush(sinks: Iterable[Sink]) -> None:

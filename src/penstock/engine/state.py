@@ -56,6 +56,18 @@ class Seed:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A document in quarantine: which sink rejected it, at which version, why, and since when (UTC)."""
+
+    index: str
+    sink: str
+    id: str
+    version: Lsn
+    reason: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A range of keys, `after` < key <= `upto`; None is an open end."""
 
@@ -69,6 +81,7 @@ class State:
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.Lock()
+        self._aside: frozenset[tuple[str, str]] | None = None
         try:
             with ExitStack() as opened:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,6 +125,7 @@ class State:
     def _write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
         """All of them, or none."""
         with self._lock:
+            self._aside = None
             try:
                 self._file.execute("BEGIN IMMEDIATE")
                 for sql, rows in statements:
@@ -195,14 +209,37 @@ class State:
     def quarantine(self, rejected: Iterable[tuple[str, Rejection]]) -> None:
         """Remember what sinks (by name) rejected."""
         rows = [(one.index, sink, one.id, str(one.version), one.reason) for sink, one in rejected]
+        # It is there since it was first rejected; the version and the reason are those of the last time.
         self._write(
-            ("INSERT OR REPLACE INTO quarantine (name, sink, id, version, reason) VALUES (?, ?, ?, ?, ?)", rows)
+            (
+                "INSERT INTO quarantine (name, sink, id, version, reason) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (name, sink, id) DO UPDATE SET version = excluded.version, reason = excluded.reason",
+                rows,
+            )
         )
 
-    def quarantined(self) -> list[tuple[str, Rejection]]:
-        """What is in quarantine, with the sink that rejected it."""
-        rows = self._read("SELECT sink, name, id, version, reason FROM quarantine ORDER BY since, name, id")
-        return [(sink, Rejection(name, one, Lsn.parse(version), why)) for sink, name, one, version, why in rows]
+    def quarantined(self, index: str = "", ids: Iterable[str] = ()) -> list[Entry]:
+        """What is in quarantine, the oldest first: everything, or that of an index, or of some ids of it."""
+        wanted = set(ids)
+        rows = self._read(
+            "SELECT name, sink, id, version, reason, since FROM quarantine WHERE ? IN ('', name)"
+            " ORDER BY since, name, id, sink",
+            index,
+        )
+        entries = [Entry(name, sink, id, Lsn.parse(version), *words) for name, sink, id, version, *words in rows]
+        return [entry for entry in entries if not wanted or entry.id in wanted]
+
+    def aside(self) -> frozenset[tuple[str, str]]:
+        """Index and id of everything in quarantine; read once, for it is asked for with each batch."""
+        with self._lock:
+            if self._aside is None:
+                self._aside = frozenset(self._file.execute("SELECT DISTINCT name, id FROM quarantine"))
+            return self._aside
+
+    def release(self, entries: Iterable[Entry]) -> None:
+        """Take them out of quarantine; one that was rejected again since stays."""
+        rows = [(one.index, one.sink, one.id, str(one.version)) for one in entries]
+        self._write(("DELETE FROM quarantine WHERE name = ? AND sink = ? AND id = ? AND version = ?", rows))
 
     def keep(self, identities: Mapping[str, str], *, anew: bool = False) -> dict[str, str]:
         """Say which indexes (with their identity) live keeps from now on; for each, the epoch it belongs to.

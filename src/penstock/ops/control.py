@@ -30,6 +30,10 @@ _PATIENCE_S = 10.0
 Answers = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
+class NothingRunsError(OperatorError):
+    """No deployment runs with this state."""
+
+
 class Control:
     """The answering side. `close` it."""
 
@@ -101,7 +105,7 @@ def ask(state: Path, question: str, **details: Any) -> Any:
             asking.sendall(json.dumps({"ask": question, **details}).encode() + b"\n")
             said = json.loads(_line(asking))
     except (OSError, ValueError) as error:
-        raise OperatorError(
+        raise NothingRunsError(
             f"nothing runs with the state in {state} ({type(error).__name__})",
             hint="Start it with penstock run, or name the deployment with --config.",
         ) from None

@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
 
 from penstock.contracts import Extent, Key
-from penstock.engine import batch
+from penstock.engine import batch, quarantine
 from penstock.engine.batch import Parts, Tally
 from penstock.engine.policy import Backoff, judge
 from penstock.engine.recent import summary
@@ -97,6 +97,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._seeder = Seeder(self)
+        self.report.quarantined = len(self.state.aside())
 
     def stop(self) -> None:
         """End after the batch under way. Any thread, any number of times."""
@@ -239,14 +240,15 @@ class Pipeline:
         began = time.monotonic()
         fetched = direct.fetch(self.plan.socket) if self.plan.socket else None
         seeding = frozenset(index for index in self.plan.parts.indexes if self.state.seed(index))
+        watched: dict[str, Any] = {"seeding": seeding, "aside": self.state.aside()}
         if fetched is not None and fetched.changes is None:
             tally, end = Tally(), fetched.end
         elif fetched is not None:
             end = fetched.end
-            tally = batch.apply(replace(self.plan.parts, seeding=seeding), fetched.changes, end, self._truncated)
+            tally = batch.apply(replace(self.plan.parts, **watched), fetched.changes, end, self._truncated)
         else:
-            tally, end = self._spread(frame, seeding)
-        self.judge(tally)
+            tally, end = self._spread(frame, watched)
+        self.judge(tally, end)
         for index in seeding & {index for index, _ in tally.gone}:
             self.state.note_gone(index, [key for one, key in tally.gone if one == index])
         seconds = time.monotonic() - began
@@ -254,7 +256,7 @@ class Pipeline:
         changed = summary(fetched.changes) if fetched and fetched.changes else ()
         self.report.batch(tally, end, fetched is not None, Course(seconds, commits, changed))
 
-    def _spread(self, frame: DataFrame, seeding: frozenset[str]) -> tuple[Tally, Lsn]:
+    def _spread(self, frame: DataFrame, watched: Mapping[str, Any]) -> tuple[Tally, Lsn]:
         """The batch, by Spark's tasks."""
         found = spread.resolve(frame, self.plan.opener(()))
         try:
@@ -262,25 +264,32 @@ class Pipeline:
                 self._truncated(index, extent, found.version)
             tally = Tally()
             if shared := self.plan.shared():
-                tally = spread.deliver(found, self.plan.opener(shared), found.version, seeding)
+                tally = spread.deliver(found, self.plan.opener(shared), found.version, watched)
             single = self.plan.single()
             if single.every_sink:
-                own = batch.delivered(replace(single, seeding=seeding), spread.keys_of(found), found.version)
+                own = batch.delivered(replace(single, **watched), spread.keys_of(found), found.version)
                 tally = tally.beside(own) if shared else own
             tally.changes = found.changes
             return tally, found.version
         finally:
             found.release()
 
-    def judge(self, tally: Tally) -> None:
-        """Put what was rejected aside, or raise, as the policy says."""
-        self.report.quarantined += judge(tally.rejected, self.plan.on_error, self.state)
+    def settled(self) -> Lsn:
+        """An LSN that was settled before anything that is built from now on: the version of what is built by itself."""
+        return self.report.end or self.plan.confirmed()
+
+    def judge(self, tally: Tally, version: Lsn = Lsn.ZERO) -> None:
+        """Put what was rejected aside, or raise, as the policy says; what was taken at `version` is there no more."""
+        judge(tally.rejected, self.plan.on_error, self.state)
+        quarantine.heal(self.state, tally.healed, version)
+        self.report.quarantined = len(self.state.aside())
 
     def _truncated(self, index: str, extent: Extent, version: Lsn) -> None:
         """Clear what is gone, and note down, durably, that what is left has to be built again."""
         if extent >= Extent.SOME_ROOTS:
             for sink in self.plan.parts.sinks[index]:
                 sink.clear(index, version)
+            quarantine.outlive(self.state, index, [sink.name for sink in self.plan.parts.sinks[index]], version)
         if extent is not Extent.ROOTS:
             self._seeder.begin(index, [sink.name for sink in self.plan.parts.sinks[index]], version)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.contracts import Sink
-from penstock.engine import batch
+from penstock.engine import batch, quarantine
 from penstock.engine.batch import Tally
 from penstock.engine.policy import Backoff
 from penstock.engine.state import Chunk, Seed
@@ -185,5 +185,6 @@ class Seeder:
         self.pipeline.judge(batch.delivered(parts, chunks, version))
         for sink in sinks:
             sink.complete(seed.index, seed.version)
+        quarantine.outlive(state, seed.index, seed.sinks, seed.version)
         if state.end_seed(seed):
             log.info("index %s is seeded: %d documents", seed.index, self.pipeline.report.indexes[seed.index].seeded)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -92,10 +92,10 @@ def resolve(changes: DataFrame, opener: Opener) -> Resolved:
     return found
 
 
-def deliver(found: Resolved, opener: Opener, version: Lsn, seeding: frozenset[str]) -> Tally:
-    """Build and write every key once, in the tasks."""
+def deliver(found: Resolved, opener: Opener, version: Lsn, watched: Mapping[str, Any]) -> Tally:
+    """Build and write every key once, in the tasks; `watched` as `Parts` has it (seeding, aside)."""
     keys = found.frame.filter("key IS NOT NULL").select("index", "key").distinct()
-    return _gathered(keys.mapInArrow(functools.partial(_deliver, opener, version, seeding), _TALLY_SQL))
+    return _gathered(keys.mapInArrow(functools.partial(_deliver, opener, version, watched), _TALLY_SQL))
 
 
 def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
@@ -154,9 +154,9 @@ def _rows(indexes: Sequence[str | None], keys: list[str] | None, numbers: list[i
 
 
 def _deliver(
-    opener: Opener, version: Lsn, seeding: frozenset[str], batches: Iterator[pa.RecordBatch]
+    opener: Opener, version: Lsn, watched: Mapping[str, Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    yield _told(delivered(replace(opener.parts(), seeding=seeding), _chunks(batches), version))
+    yield _told(delivered(replace(opener.parts(), **watched), _chunks(batches), version))
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]]:
@@ -199,5 +199,6 @@ def _gathered(frame: DataFrame) -> Tally:
             (sink, Rejection(index, key, Lsn(version), why)) for sink, index, key, version, why in said.pop("rejected")
         ]
         gone = [(index, tuple(key)) for index, key in said.pop("gone")]
-        total.add(Tally(**said, rejected=rejected, gone=gone))
+        healed = [(sink, index, id) for sink, index, id in said.pop("healed")]
+        total.add(Tally(**said, rejected=rejected, gone=gone, healed=healed))
     return total

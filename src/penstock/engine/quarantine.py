@@ -1,0 +1,53 @@
+"""Documents that a sink rejected: when they leave quarantine by themselves, and how they are tried again.
+
+Guarantees: what a sink takes, whoever wrote it, leaves its quarantine, unless something newer of the same document was
+rejected; a replay builds anew, at a version that was read before it looks (invariant 5), and never sends stored bytes,
+for there are none. Deliberately not: putting documents there (`policy` does, before the batch counts as done).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from penstock.contracts import Documents, Writes
+from penstock.engine import batch
+from penstock.engine.batch import Parts, Tally
+from penstock.engine.state import Entry, State
+from penstock.model import Lsn
+
+
+def heal(state: State, healed: Iterable[tuple[str, str, str]], version: Lsn) -> None:
+    """These (sink, index, id) were taken at this version: they leave, unless a newer one was rejected."""
+    taken = set(healed)
+    if taken:
+        found = [one for one in state.quarantined() if (one.sink, one.index, one.id) in taken]
+        state.release(one for one in found if one.version <= version)
+
+
+def outlive(state: State, index: str, sinks: Collection[str], before: Lsn) -> None:
+    """Whatever was rejected before this version has been built and sent again since, or has no document any more."""
+    if any(name == index for name, _ in state.aside()):
+        found = state.quarantined(index)
+        state.release(one for one in found if one.sink in sinks and one.version < before)
+
+
+def replay(parts: Parts, entries: Sequence[Entry], version: Lsn, state: State) -> Tally:
+    """Build the documents of one index again and send each to the sink that rejected it; the state knows the outcome.
+
+    `version` was settled before this is called.
+    """
+    index, tally = entries[0].index, Tally()
+    keys = parts.builder.keys(index, [one.id for one in entries])
+    for sink in parts.sinks[index]:
+        mine = {one.id for one in entries if one.sink == sink.name}
+        if not mine:
+            continue
+        ours = replace(parts, sinks={index: [sink]}, aside=frozenset((index, id) for id in mine))
+        tally.add(batch.delivered(ours, [(index, [keys[id] for id in sorted(mine) if id in keys])], version))
+        if lost := sorted(mine - keys.keys()):  # no row gives such an id any more
+            batch.write([sink], Writes(version, Documents(index, lost, [None] * len(lost))), tally, ours.aside)
+            sink.flush()
+    state.quarantine(tally.rejected)
+    heal(state, tally.healed, version)
+    return tally

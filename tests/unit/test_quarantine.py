@@ -1,0 +1,101 @@
+"""When a document leaves quarantine, and what a replay does, over a builder and sinks in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.contracts import Rejection
+from penstock.document.ids import document_id
+from penstock.engine import batch, quarantine
+from penstock.engine.state import State
+from penstock.model import Lsn
+from tests.unit.engine_parts import Journal, MemorySink, changes, parts
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    with closing(State(tmp_path)) as found:
+        yield found
+
+
+def put(state: State, *ids: str, sink: str = "memory", version: int = 10, index: str = "books") -> None:
+    state.quarantine([(sink, Rejection(index, id, Lsn(version), "too wild")) for id in ids])
+
+
+def left(state: State) -> list[tuple[str, str]]:
+    return sorted((one.sink, one.id) for one in state.quarantined())
+
+
+def test_a_batch_tells_what_of_the_quarantine_was_taken() -> None:
+    """E81: by sink, and only what the sink did not reject again; a delete that is taken counts."""
+    taking, wild = MemorySink("taking"), MemorySink("wild", rejects=frozenset("a"))
+    mine = batch.replace(
+        parts([], taking, wild, rows="abc"), aside=frozenset({("books", "a"), ("books", "x"), ("other", "b")})
+    )
+    tally = batch.apply(mine, changes(*"abx"), Lsn(50), lambda *_: None)
+    assert sorted(tally.healed) == [("taking", "books", "a"), ("taking", "books", "x"), ("wild", "books", "x")]
+    assert [(sink, one.id) for sink, one in tally.rejected] == [("wild", "a")]
+
+
+def test_what_is_taken_leaves_unless_something_newer_was_rejected(state: State) -> None:
+    """E81, E83: a replay that was overtaken by a live rejection does not hide it."""
+    put(state, "a", "b", "c")
+    put(state, "b", version=60)
+    put(state, "a", sink="second")
+    quarantine.heal(state, [("memory", "books", "a"), ("memory", "books", "b")], Lsn(50))
+    assert left(state) == [("memory", "b"), ("memory", "c"), ("second", "a")]
+
+
+def test_a_rejection_between_look_and_release_stays(state: State) -> None:
+    put(state, "a")
+    found = state.quarantined()
+    put(state, "a", version=60)
+    state.release(found)
+    assert left(state) == [("memory", "a")]
+    assert state.quarantined()[0].since == found[0].since
+
+
+def test_a_complete_seed_outlives_what_was_rejected_before_it(state: State) -> None:
+    """E81: of its index and its sinks; what it rejected itself, or live since, stays."""
+    put(state, "old", version=10)
+    put(state, "old elsewhere", sink="another", version=10)
+    put(state, "old", version=10, index="other")
+    put(state, "of the seed", version=20)
+    put(state, "live since", version=30)
+    quarantine.outlive(state, "books", ["memory"], Lsn(20))
+    assert left(state) == [
+        ("another", "old elsewhere"), ("memory", "live since"), ("memory", "of the seed"), ("memory", "old"),
+    ]  # fmt: skip
+    assert [one.index for one in state.quarantined() if one.id == "old"] == ["other"]
+
+
+def test_a_replay_builds_anew_for_the_sinks_that_rejected_and_no_others(state: State) -> None:
+    """E81: what is taken leaves, what is rejected again stays with the new reason, what is gone is deleted."""
+    journal: Journal = []
+    first, second = MemorySink("first", rejects=frozenset("b")), MemorySink("second")
+    mine = parts(journal, first, second, rows="ab")
+    put(state, "a", "b", "gone", sink="first")
+    put(state, "b", sink="second")
+    lost = document_id(("",))
+    put(state, lost, sink="first")
+    tally = quarantine.replay(mine, state.quarantined("books"), Lsn(70), state)
+    assert first.held == {
+        ("books", "a"): (Lsn(70), b'{"id":"a"}'), ("books", "gone"): (Lsn(70), None), ("books", lost): (Lsn(70), None),
+    }  # fmt: skip
+    assert second.held == {("books", "b"): (Lsn(70), b'{"id":"b"}')}
+    assert len(tally.healed) == 4
+    (entry,) = state.quarantined()
+    assert (entry.sink, entry.id, entry.version) == ("first", "b", Lsn(70))
+    assert journal[-1] == ("flush", "second")
+
+
+def test_the_ids_in_quarantine_are_told_as_they_change(state: State) -> None:
+    assert state.aside() == frozenset()
+    put(state, "a", "b")
+    assert state.aside() == {("books", "a"), ("books", "b")}
+    state.release(state.quarantined("books", ["a"]))
+    assert state.aside() == {("books", "b")}
