@@ -269,18 +269,18 @@ class Sink(Protocol):
     def clear(self, index: str, version: Lsn) -> None:
         """Delete each document of a version not above this one, and remember it: a write that is older loses."""
 
-    def close(self) -> None:
-        """Give connections back. Any number of times; what was not flushed may be lost."""
-
-
-ConnectorError = PenstockError
-"""What every failure of a reference table's source is; which one it is says who has to act."""
     def holdings(self, name: str) -> Sequence[str]:
         """What there is of an index by its readers' name, a few words for each generation. Makes and opens nothing."""
 
     def remove(self, name: str) -> None:
         """Remove every generation of that name, and all that is remembered of it. That none is there is no failure."""
 
+    def close(self) -> None:
+        """Give connections back. Any number of times; what was not flushed may be lost."""
+
+
+ConnectorError = PenstockError
+"""What every failure of a reference table's source is; which one it is says who has to act."""
 
 
 class SourceCheckpoint(NamedTuple):

@@ -110,13 +110,13 @@ class MemorySink:
     def flush(self) -> None:
         self.journal.append(("flush", self.name))
 
-    def clear(self, index: str, version: Lsn) -> None:
-        self.journal.append(("clear", index, version))
-
     def holdings(self, name: str) -> Sequence[str]:
         return []
 
     def remove(self, name: str) -> None: ...
+
+    def clear(self, index: str, version: Lsn) -> None:
+        self.journal.append(("clear", index, version))
 
     def close(self) -> None:
         pass
