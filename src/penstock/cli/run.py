@@ -21,12 +21,11 @@ from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, logged, option
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.app.running import Prepared
     from penstock.app.watching import Watching
     from penstock.config.deployment import Deployment
     from penstock.spark.pipeline import Pipeline
+    from penstock.spark.spread import Session
 
 
 @click.command(cls=SectionedCommand, short_help="Seed the indexes, then keep them current.")
@@ -93,7 +92,7 @@ def _start(prepared: Prepared, where: tuple[str, dict[str, str]], socket: str) -
     master, conf = where
     log_file = Path(prepared.deployment.locate(prepared.deployment.state), "spark.log")
 
-    def spark() -> SparkSession:
+    def spark() -> Session:
         return session("penstock", master=master, conf={**ENGINE_DRIVER, **conf}, log_file=log_file)
 
     return pipeline(prepared, spark, socket, one_machine=master.startswith("local"))
