@@ -4,7 +4,8 @@
 """
 
 from penstock.reference.capture import ReferenceCapture
-from penstock.reference.source import PostgresReferenceTableSource, PostgresSnapshotSource
+from penstock.reference.snapshot_source import PostgresSnapshotSource
+from penstock.reference.source import PostgresReferenceTableSource
 from penstock.reference.view import ReferenceView, Refresh, ViewStatus
 
 __all__ = [

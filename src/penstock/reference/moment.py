@@ -17,6 +17,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.model import Lsn
 from penstock.postgres import replication, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
 from penstock.postgres.export import open_reading, take_ticket
@@ -25,6 +26,11 @@ from penstock.postgres.snapshot import Unrepresentable, read_part
 from penstock.postgres.snapshot_plan import Selection
 
 log = logging.getLogger(__name__)
+
+_NEWEST = """
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text
+"""
 
 
 class Moment:
@@ -63,6 +69,13 @@ class Moment:
                 self._rows.close()
             except ValueError:  # it is at work, in another thread
                 pass
+
+
+def newest(settings: ConnectionSettings) -> Lsn:
+    """How far the server's WAL is flushed, or replayed."""
+    with open_sql(settings) as connection:
+        ((text,),) = slot.execute(connection, _NEWEST)
+    return Lsn.parse(text)
 
 
 def _tell_who_blocks(settings: ConnectionSettings, selection: Selection) -> None:

@@ -1,13 +1,12 @@
-"""One reference table: its snapshot, then its changes (`PostgresReferenceTableSource`), or its snapshot alone.
+"""`PostgresReferenceTableSource`: one reference table, its snapshot, then its changes.
 
 Guarantees: those of `contracts.ReferenceTableSource`. Rows and changes have the types of the stream; changes carry its
 added columns, `_missing` among them: a value that is named there was not sent because it did not change.
-`PostgresSnapshotSource` needs no slot, no publication and no replication right, and takes views, too.
+Deliberately not: the stream itself, which is the slot's (`capture`), nor holding what was delivered (`view`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,31 +15,16 @@ import pyarrow as pa
 from penstock.contracts import SourceCheckpoint
 from penstock.errors import ConfigError, PenstockError, PositionError
 from penstock.model import Lsn, Position, QualifiedTable
-from penstock.postgres import slot
-from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
-from penstock.postgres.ranges import Everything
 from penstock.postgres.rows import Unrepresentable
-from penstock.postgres.snapshot import read_part
 from penstock.reference import checkpoint as checkpoints
 from penstock.reference.delivery import Delivery
-from penstock.reference.moment import Moment
-from penstock.reference.shape import Known, TableShape, learn
+from penstock.reference.moment import Moment, newest
+from penstock.reference.shape import Known, TableShape
 
 if TYPE_CHECKING:
     from penstock.reference.capture import ReferenceCapture
 
 _NOWHERE = Position(Lsn.ZERO, 0)
-_NEWEST = """
-SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text
-"""
-
-
-def newest(settings: ConnectionSettings) -> Lsn:
-    """How far the server's WAL is flushed, or replayed."""
-    with open_sql(settings) as connection:
-        ((text,),) = slot.execute(connection, _NEWEST)
-    return Lsn.parse(text)
 
 
 class PostgresReferenceTableSource:
@@ -210,116 +194,3 @@ class PostgresReferenceTableSource:
     def _require_open(self) -> None:
         if self.closed:
             raise ConfigError(f"the source of {self.table} is closed", hint="Make a new one: capture.table(…).")
-
-
-class PostgresSnapshotSource:
-    """A table, or whatever can be selected from, as it stands; `again` for how it stands later."""
-
-    follows = False
-    slot = ""
-    silent_s = 0.0
-
-    def __init__(
-        self,
-        connection_url: str | ConnectionSettings,
-        table: str | QualifiedTable,
-        *,
-        key: Sequence[str] = (),
-        unrepresentable: Unrepresentable = "error",
-    ) -> None:
-        self.table = QualifiedTable.parse(table) if isinstance(table, str) else table
-        self._settings = resolve(connection_url) if isinstance(connection_url, str) else connection_url
-        self._key = tuple(key)
-        self._unrepresentable: Unrepresentable = unrepresentable
-        self._known: Known | None = None
-        self._rows: Iterator[pa.RecordBatch] | None = None
-        self._place = Lsn.ZERO  # how far the WAL was before the snapshot
-        self._complete = self._closed = False
-        self._broken: PenstockError | None = None
-
-    def __repr__(self) -> str:
-        return f"PostgresSnapshotSource({self.table}, {self._settings.describe()})"
-
-    @property
-    def shape(self) -> TableShape:
-        """Its columns and its key; asks the catalog where nothing was read yet."""
-        return self._learned().shape
-
-    def poll_snapshot(self) -> pa.RecordBatch | None:
-        """The next rows, all of one moment; None when there are no more."""
-        self._require_open()
-        if self._complete:
-            return None
-        if self._broken:
-            raise self._broken
-        try:
-            self._rows = self._rows or self._begin()
-            batch = next(self._rows, None)
-        except PenstockError as error:
-            self._broken = error
-            raise
-        self._complete = batch is None
-        return batch
-
-    def is_snapshot_complete(self) -> bool:
-        """Whether it was read to its end."""
-        return self._complete
-
-    def poll_changes(self) -> pa.RecordBatch | None:
-        """Nothing, ever."""
-        self._require_open()
-        return None
-
-    def checkpoint(self) -> SourceCheckpoint:
-        """About where in the WAL the snapshot stands."""
-        self._require_open()
-        shape = self._known.shape if self._known else TableShape(self.table, (), self._key)
-        lsn = self._place if self._complete else Lsn.ZERO
-        return checkpoints.make(self.slot, None, shape, Position(lsn, 0), lsn)
-
-    def confirm(self, checkpoint: SourceCheckpoint) -> None:
-        """Nothing waits for it."""
-        self._require_open()
-        checkpoints.require(checkpoint, self.slot, self.table)
-
-    def restore(self, checkpoint: SourceCheckpoint) -> None:
-        """What was read then is still held: nothing is read until `again`."""
-        self._require_open()
-        checkpoints.require(checkpoint, self.slot, self.table)
-        self.again()
-        self._complete, self._place = checkpoints.is_complete(checkpoint), checkpoint.position.lsn
-
-    def newest(self) -> Lsn:
-        """How far the server's WAL is."""
-        return newest(self._settings)
-
-    def again(self) -> None:
-        """Start over with a new snapshot at the next poll."""
-        self._require_open()
-        self._hang_up()
-        self._known, self._complete, self._broken = None, False, None
-
-    def close(self) -> None:
-        """Give the connection back."""
-        self._closed = True
-        self._hang_up()
-
-    def _begin(self) -> Iterator[pa.RecordBatch]:
-        selection = self._learned().selection
-        self._place = self.newest()
-        return read_part(self._settings, selection, Everything(), None, self._unrepresentable)
-
-    def _learned(self) -> Known:
-        if self._known is None:
-            with open_sql(self._settings) as connection:
-                self._known = learn(connection, self.table, self._key, following=False)
-        return self._known
-
-    def _hang_up(self) -> None:
-        rows, self._rows = self._rows, None
-        if isinstance(rows, Generator):
-            rows.close()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise ConfigError(f"the source of {self.table} is closed", hint="Make a new one.")
