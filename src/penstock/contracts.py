@@ -225,6 +225,13 @@ class Rejection(NamedTuple):
     reason: str
 
 
+class Held(NamedTuple):
+    """What a sink has of a document: the version of its last write, and its bytes; None: it was deleted."""
+
+    version: Lsn
+    body: bytes | None
+
+
 @runtime_checkable
 class Sink(Protocol):
     """Where documents are kept, by index and id, each with the version of its last write.
@@ -277,6 +284,27 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Give connections back. Any number of times; what was not flushed may be lost."""
+
+
+@runtime_checkable
+class ReadableSink(Sink, Protocol):
+    """A sink that can be asked what it holds. A log of changes (`stdout`, `parquet`) cannot."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether a document comes back with the values that were written; not where the sink itself changes it."""
+
+    def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
+        """What the current generation has of these ids, with every write that returned before.
+
+        What was never there is left out; what was deleted may be. Numbers come with the digits they were written with.
+        """
+
+    def scan(self, index: str) -> Iterator[list[str]]:
+        """The ids of all documents of the current generation, in lists of bounded length.
+
+        Those that are written or deleted meanwhile may be among them or not. Read it to its end, or close it.
+        """
 
 
 ConnectorError = PenstockError

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from penstock.contracts import Documents, Sink, Target, Writes
+from penstock.contracts import Documents, Held, ReadableSink, Sink, Target, Writes
 from penstock.errors import PenstockError
 from penstock.model import Lsn
 
@@ -221,6 +221,32 @@ class SinkContract:
             sink.flush()
             assert rig.content() == {"x": 1, f"only {INDEX}": 1}
             assert rig.content("users") == {"only users": 2}
+
+    def test_what_is_held_can_be_asked_for_by_id_and_listed(self, rig: Rig) -> None:
+        """E83: the version and the very bytes of each write that returned; what is deleted is not listed."""
+        exact = b'{"n": 3, "title": "1.50 \\"_source\\":{\\" and \\u00fc"}'
+        with rig.sink() as sink:
+            sink.complete(INDEX, Lsn(1))
+            if not isinstance(sink, ReadableSink):
+                assert type(sink).__name__ == "ParquetSink", "a log of changes, and no other, cannot be asked"
+                return
+            put(sink, 3, {str(n): n for n in range(1200)})
+            put(sink, 7, {"5": 55, "6": None, "never": None})
+            assert not sink.write(Writes(Lsn(9), Documents(INDEX, ['"x', "ü|y"], [exact, document(8)])))
+            for _ in "before and after a flush":
+                held = sink.look(INDEX, ["4", "5", '"x', "ü|y", "nobody", "6", "never", *map(str, range(700, 1200))])
+                assert held["4"] == Held(Lsn(3), document(4))
+                assert held["5"] == Held(Lsn(7), document(55))
+                assert held['"x'] == Held(Lsn(9), exact)
+                assert held["ü|y"].version == 9
+                assert "nobody" not in held
+                assert {held[id].body for id in ("6", "never") if id in held} <= {None}
+                assert len([one for one in held.values() if one.body]) == 504
+                sink.flush()
+            wanted = {str(n) for n in range(1200) if n != 6} | {'"x', "ü|y"}
+            listed = [id for portion in sink.scan(INDEX) for id in portion]
+            assert sorted(listed) == sorted(wanted)
+            assert sink.exact
 
     def test_threads_may_write_at_once(self, rig: Rig, rng: random.Random) -> None:
         batches = random_batches(rng, versions=range(2, 42), ids=20)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.contracts import Rejection, Target, Writes
+from penstock.contracts import Held, Rejection, Target, Writes
 from penstock.errors import BugError, DiskError, OperatorError
 from penstock.model import Lsn
 from penstock.sinks.columns import NO_TEXT, is_text
@@ -27,7 +27,7 @@ from penstock.sinks.delta_table import DocumentTable, Row, find, make, show
 from penstock.sinks.local_file import WriterLock
 
 if TYPE_CHECKING:
-    from penstock.contracts import Sink
+    from penstock.contracts import ReadableSink
 
 # A week: far longer than a write can be late.
 TOMBSTONE_S = 7 * 86400
@@ -72,6 +72,7 @@ class DeltaSink:
     """See `penstock.contracts.Sink`."""
 
     shared = False
+    exact = True
 
     def __init__(self, settings: DeltaSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.name = settings.name
@@ -167,6 +168,22 @@ class DeltaSink:
             self._remember(one, replace(one.memory, floor=version))
             one.table.delete(version, one.memory.application)
 
+    def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
+        """Rows of the table, and what waits to be merged into it. Reads all ids: ask for many at once."""
+        with self._lock:
+            one = self._known(index)
+            held = {id: Held(version, body) for id, (version, body) in one.table.rows(ids).items()}
+            for id in ids:
+                if (waits := one.waiting.get(id)) and (id not in held or waits[0] >= held[id].version):
+                    held[id] = Held(*waits)
+            return held
+
+    def scan(self, index: str) -> Iterator[list[str]]:
+        """The ids of the table's last commit."""
+        with self._lock:
+            portions = self._known(index).table.ids()
+        yield from portions
+
     def holdings(self, name: str) -> Sequence[str]:
         """The readers' table of the name, and the one that remembers."""
         places = [self._place(name), self._place(_OURS, name)]
@@ -239,4 +256,4 @@ class DeltaSink:
 
 
 if TYPE_CHECKING:
-    _as_sink: type[Sink] = DeltaSink
+    _as_sink: type[ReadableSink] = DeltaSink

@@ -13,10 +13,11 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
 
 from penstock.errors import DiskError, MissingExtraError, OperatorError, RetryableError, UnavailableError
@@ -149,6 +150,24 @@ class DocumentTable:
             paths = [one.path for one in found if one.type is FileType.File]
             for path in sorted(paths, key=lambda path: "_delta_log" not in path):
                 files.delete_file(path)
+
+    def rows(self, ids: Sequence[str]) -> dict[str, Row]:
+        """The rows of these ids, tombstones too."""
+        found: dict[str, Row] = {}
+        wanted = pc.field("id").isin(pa.array(ids, pa.string()))
+        with translated(self._uri):
+            for batch in self._table.to_pyarrow_dataset().to_batches(columns=["id", "version", "body"], filter=wanted):
+                bodies = batch.column(2).cast(pa.binary()).to_pylist()
+                for id, version, body in zip(*(column.to_pylist() for column in batch.columns[:2]), bodies, strict=True):
+                    found[id] = Lsn(version), body
+        return found
+
+    def ids(self) -> Iterator[list[str]]:
+        """The ids of its documents, in portions."""
+        with translated(self._uri):
+            batches = self._table.to_pyarrow_dataset().to_batches(columns=["id"], filter=~pc.field("deleted"))
+            for batch in batches:
+                yield batch.column(0).to_pylist()
 
     def scan(self) -> RecordBatchReader:
         """Its rows, as they are asked for."""

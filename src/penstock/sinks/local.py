@@ -19,19 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.contracts import Rejection, Target, Writes
+from penstock.contracts import Held, Rejection, Target, Writes
 from penstock.errors import BugError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks import local_text as sql
 from penstock.sinks.local_file import WriterLock, open_reader, open_writer, translated
 
 if TYPE_CHECKING:
-    from penstock.contracts import Sink
+    from penstock.contracts import ReadableSink
 
 # A week: far longer than a write can be late.
 TOMBSTONE_S = 7 * 86400
 # Writes that wait for a flush are committed from here on, so that the write-ahead log stays bounded.
 _COMMIT_BYTES = 64 << 20
+# How many ids are read at once while all are.
+_PORTION = 5000
 # SQLite's numbers are signed: LSNs are kept in their order, moved down.
 _SHIFT = 1 << 63
 _NEVER = -_SHIFT
@@ -57,6 +59,7 @@ class LocalSink:
     """See `penstock.contracts.Sink`."""
 
     shared = False
+    exact = True
 
     def __init__(self, settings: LocalSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.name = settings.name
@@ -159,6 +162,23 @@ class LocalSink:
                 _run(connection, [*sql.drop(number), *sql.make(number, paths)])
             connection.execute("UPDATE generation SET cleared = max(cleared, :version) WHERE number = :number", values)
             self._load(index, number)
+
+    def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
+        """Documents and tombstones, also those that wait for a flush."""
+        with self._working(index) as connection:
+            rows = connection.execute(sql.look(self._generation(index).number), [json.dumps(list(ids))]).fetchall()
+        return {id: Held(Lsn(version + _SHIFT), body) for id, version, body in rows}
+
+    def scan(self, index: str) -> Iterator[list[str]]:
+        """The ids in their order, as they are when it is a portion's turn."""
+        last = ""
+        while True:
+            with self._working(index) as connection:
+                rows = connection.execute(sql.scan(self._generation(index).number), [last, _PORTION]).fetchall()
+            if not rows:
+                return
+            last = rows[-1][0]
+            yield [id for (id,) in rows]
 
     def holdings(self, name: str) -> Sequence[str]:
         """The generations of the name in the file, if there is one."""
@@ -329,4 +349,4 @@ def _run(connection: sqlite3.Connection, statements: Iterable[str], values: Mapp
 
 
 if TYPE_CHECKING:
-    _as_sink: type[Sink] = LocalSink
+    _as_sink: type[ReadableSink] = LocalSink

@@ -54,6 +54,19 @@ def count(number: int) -> str:
     return f"SELECT count(*) FROM {documents(number)} WHERE body IS NOT NULL"
 
 
+def look(number: int) -> str:
+    """The statement that reads documents by their ids (a JSON array), as bytes."""
+    return (
+        f"SELECT id, version, CAST(body AS BLOB) FROM {documents(number)}"
+        " WHERE id IN (SELECT value FROM json_each(?))"
+    )
+
+
+def scan(number: int) -> str:
+    """The statement that reads the ids of documents behind one, so many of them."""
+    return f"SELECT id FROM {documents(number)} WHERE id > ? AND body IS NOT NULL ORDER BY id LIMIT ?"
+
+
 def texts(number: int) -> str:
     """The full-text index of a generation."""
     return f"texts_{number}"

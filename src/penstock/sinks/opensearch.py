@@ -12,13 +12,14 @@ found within the index's refresh interval, and be read by id at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.contracts import Documents, Rejection, Target, Writes
+from penstock.contracts import Documents, Held, Rejection, Target, Writes
 from penstock.errors import BugError, OperatorError, RetryableError
 from penstock.model import Lsn
+from penstock.sinks import opensearch_look
 from penstock.sinks.opensearch_generation import DELETES_KEPT, Generation
 from penstock.sinks.opensearch_http import Http, OpenSearchSettings
 from penstock.sinks.opensearch_indexes import Indexes
@@ -120,6 +121,23 @@ class OpenSearchSink:
             rejections = self.write(Writes(version, Documents(index, ids, [None] * len(ids))))
             if rejections:
                 raise BugError(f"a delete was rejected: {rejections[0].reason}")
+
+    @property
+    def exact(self) -> bool:
+        """Not where an ingest pipeline of ours, or of an index, changes documents on their way."""
+        piped = [one for one in self._targets if self._wanted(one, "default_pipeline")]
+        return not self._settings.pipeline and not piped
+
+    def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
+        """Documents by their ids, as the server has them; tombstones it does not show."""
+        one, held = self._known(index), dict[str, Held]()
+        for at in range(0, len(ids), opensearch_look.AT_ONCE):
+            held |= self._indexes.read(one, ids[at : at + opensearch_look.AT_ONCE])
+        return held
+
+    def scan(self, index: str) -> Iterator[list[str]]:
+        """The ids of a moment: what is written later is not among them."""
+        return self._indexes.ids(self._known(index), Lsn.MAX)
 
     def holdings(self, name: str) -> Sequence[str]:
         """The generations of the name on the server."""

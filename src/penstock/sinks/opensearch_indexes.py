@@ -7,13 +7,14 @@ current (`opensearch_generation`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from penstock.contracts import Target
-from penstock.errors import OperatorError
+from penstock.contracts import Held, Target
+from penstock.errors import OperatorError, RetryableError
 from penstock.model import Lsn
+from penstock.sinks import opensearch_look
 from penstock.sinks.opensearch_generation import WHAT, Generation, creation, current, found, next_name, token
 from penstock.sinks.opensearch_http import Answer, Http
 
@@ -112,6 +113,18 @@ class Indexes:
                 page = self._good(self._http.call("POST", "/_search/scroll", more), f"reading {one.physical}")
         finally:
             self._http.call("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
+
+    def read(self, one: Generation, ids: Sequence[str]) -> dict[str, Held]:
+        """The documents of a few ids, those that are there."""
+        answer = self._http.call("POST", f"/{_path(one.physical)}/_mget", opensearch_look.question(ids))
+        if answer.status == 404:
+            raise RetryableError(
+                f"sink {self._sink}: the index {one.physical} is gone",
+                hint="Opened again, it is made anew and has to be seeded.",
+            )
+        if answer.status >= 300:  # the server's words are left out: they may quote a document
+            raise OperatorError(f"sink {self._sink}: reading {one.physical} was answered {answer.status} {answer.kind}")
+        return opensearch_look.read(answer.body)
 
     def check_pipeline(self, pipeline: str) -> None:
         """Without its pipeline every document would be rejected: that is not the documents' fault."""
