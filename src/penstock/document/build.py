@@ -21,7 +21,7 @@ from penstock.document.paths import root_key
 from penstock.document.paths_start import by_table, first_values, truncated_tables, untold
 from penstock.document.settle import SNAPSHOT, settle
 from penstock.document.spec import SourceSpec
-from penstock.errors import ConfigError, OperatorError
+from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.model import QualifiedTable, quote
 from penstock.postgres.connection import ConnectionSettings, resolve
 from penstock.postgres.sessions import Cells, Plan, Sessions
@@ -38,6 +38,8 @@ _PLANNED_ONCE = 1000
 # How many values one statement follows to root keys, and how many keys are remembered to give each once.
 _RESOLVED_AT_ONCE = 10_000
 _REMEMBERED = 1 << 20
+# A text that is no value of a type (data exceptions, a domain's check).
+_NO_VALUE = ("22", "23")
 # A table, a column or an operator is not what it was when the schema was bound.
 _CHANGED_STATES = {"42P01", "42703", "42704", "42804", "42846", "42883", "3F000"}
 
@@ -172,13 +174,31 @@ class PgDocumentBuilder:
         """The keys of documents by their ids; an id that no key of the index gives is left out."""
         plan = self._plan.index(index)
         columns = root_key(plan.schema)
-        found = {id: key for id in ids if (key := key_of(id, len(columns))) is not None}
+        told = {id: key for id in ids if (key := key_of(id, len(columns))) is not None}
+        printed = self._printed(plan, list(told.values()))
+        found = {id: key for id, key in told.items() if key in printed}
         if digests := {id for id in ids if is_digest(id)}:
             statement = f"SELECT {', '.join(map(quote, columns))} FROM {plan.schema.table.sql}"
             for portion in self._rows(plan, statement, ()):
                 made = {document_id(_key(cells)): _key(cells) for cells in portion if None not in cells}
                 found.update({id: made[id] for id in made.keys() & digests})
         return found
+
+    def _printed(self, plan: IndexPlan, keys: list[Key]) -> set[Key]:
+        """Those of the keys that Postgres takes, and prints just so: no other is the key of a row."""
+        if not keys:
+            return set()
+        columns = root_key(plan.schema)
+        kinds = [self._plan.catalog.type_of(plan.schema.table, name, plan.schema.index) for name in columns]
+        arrays = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(kinds, 1))
+        try:
+            portions = self._rows(plan, f"SELECT * FROM unnest({arrays})", _arrays(keys))
+            return {_key(cells) for portion in portions for cells in portion} & set(keys)
+        except PenstockError as error:
+            if not (error.sqlstate or "").startswith(_NO_VALUE):
+                raise
+        half = len(keys) // 2
+        return self._printed(plan, keys[:half]) | self._printed(plan, keys[half:]) if half else set()
 
     def settle(self, xids: Collection[int]) -> None:
         """Return when these top-level transactions are finished for every snapshot from now on."""

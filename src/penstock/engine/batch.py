@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -156,6 +156,19 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
         tally.add(part)
     with timing("flush", tally):
         flush(parts.every_sink)
+    return tally
+
+
+def rebuilt(parts: Parts, index: str, ids: Collection[str], version: Lsn) -> Tally:
+    """Build documents of one index by their ids and write them; durable when this returns.
+
+    An id that no key gives is that of no document: it is deleted.
+    """
+    keys = parts.builder.keys(index, ids)
+    tally = delivered(parts, [(index, list(keys.values()))] if keys else [], version)
+    if lost := sorted(set(ids) - keys.keys()):
+        write(parts.sinks[index], Writes(version, Documents(index, lost, [None] * len(lost))), tally, parts.aside)
+        flush(parts.sinks[index])
     return tally
 
 

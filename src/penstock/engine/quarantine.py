@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from penstock.contracts import Documents, Writes
 from penstock.engine import batch
 from penstock.engine.batch import Parts, Tally
 from penstock.engine.state import Entry, State
@@ -38,16 +37,10 @@ def replay(parts: Parts, entries: Sequence[Entry], version: Lsn, state: State) -
     `version` was settled before this is called.
     """
     index, tally = entries[0].index, Tally()
-    keys = parts.builder.keys(index, [one.id for one in entries])
     for sink in parts.sinks[index]:
-        mine = {one.id for one in entries if one.sink == sink.name}
-        if not mine:
-            continue
-        ours = replace(parts, sinks={index: [sink]}, aside=frozenset((index, id) for id in mine))
-        tally.add(batch.delivered(ours, [(index, [keys[id] for id in sorted(mine) if id in keys])], version))
-        if lost := sorted(mine - keys.keys()):  # no row gives such an id any more
-            batch.write([sink], Writes(version, Documents(index, lost, [None] * len(lost))), tally, ours.aside)
-            sink.flush()
+        if mine := {one.id for one in entries if one.sink == sink.name}:
+            ours = replace(parts, sinks={index: [sink]}, aside=frozenset((index, id) for id in mine))
+            tally.add(batch.rebuilt(ours, index, mine, version))
     state.quarantine(tally.rejected)
     heal(state, tally.healed, version)
     return tally

@@ -157,8 +157,8 @@ class DocumentTable:
         wanted = pc.field("id").isin(pa.array(ids, pa.string()))
         with translated(self._uri):
             for batch in self._table.to_pyarrow_dataset().to_batches(columns=["id", "version", "body"], filter=wanted):
-                bodies = batch.column(2).cast(pa.binary()).to_pylist()
-                for id, version, body in zip(*(column.to_pylist() for column in batch.columns[:2]), bodies, strict=True):
+                columns = batch.column(0), batch.column(1), batch.column(2).cast(pa.binary())
+                for id, version, body in zip(*(column.to_pylist() for column in columns), strict=True):
                     found[id] = Lsn(version), body
         return found
 

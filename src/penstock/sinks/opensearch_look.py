@@ -1,7 +1,7 @@
 """Documents as the server has them, by id: what was asked, and what the answer says.
 
 Guarantees: a document comes as the bytes that the server keeps, which are those it was sent (no number is read and
-written again); its version is the one it was written with. Deliberately not: tombstones, which the server does not show.
+written again); its version is the one it was written with. Deliberately not: tombstones, which the server hides.
 """
 
 from __future__ import annotations

@@ -1,0 +1,270 @@
+"""What a sink holds, held against what the database says now: found, looked at again, mended.
+
+Documents are built by ranges of keys and compared with what each sink has of them. What a sink holds beyond that is
+found by sums over hashes of ids: sums that do not agree tell where to look. Guarantees: memory is bounded, whatever the
+index holds; live goes on meanwhile. A difference counts only if nobody wrote the document between two looks although
+everything committed before the build was durable by then, and that twice: what is on its way is none. What is mended is
+built anew at a version that was settled before (invariant 5). Deliberately not: knowing who keeps the index current;
+`Ground` says when it has caught up.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import StrEnum
+from typing import NamedTuple
+
+from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection
+from penstock.engine import batch
+from penstock.engine.batch import Parts
+from penstock.model import Lsn
+
+# What is compared at once: for some sinks a look costs the same, however many documents it is for.
+_LOOK_DOCUMENTS, _LOOK_BYTES = 10_000, 32 << 20
+# How many documents that seem to differ are gathered before they are looked at again.
+_SUSPECTS = 5_000
+_ROUNDS = 8
+_FIRST = 10
+_SUMS = 1 << 16
+
+Range = tuple[Key | None, Key | None]
+
+
+class Kind(StrEnum):
+    """How a sink differs from the database."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    DIFFERENT = "different"
+
+
+@dataclass(slots=True)
+class Comparison:
+    """One index in one sink: how many documents were compared, and what differs.
+
+    `first` are some ids by kind. What was mended is `repaired`; the rest the sink `rejected`, or has a newer version of
+    (`newer`), which no write of ours may replace.
+    """
+
+    index: str
+    sink: str
+    compared: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Kind), 0))
+    first: dict[str, list[str]] = field(default_factory=lambda: {str(kind): [] for kind in Kind})
+    repaired: int = 0
+    rejected: int = 0
+    newer: int = 0
+
+    @property
+    def differing(self) -> int:
+        """How many documents differ, or did before they were mended."""
+        return sum(self.counts.values())
+
+    @property
+    def left(self) -> int:
+        """How many still do."""
+        return self.differing - self.repaired
+
+    def found(self, kind: Kind, ids: Collection[str]) -> None:
+        """Count them, and keep the first."""
+        self.counts[kind] += len(ids)
+        known = self.first[kind]
+        known += sorted(ids)[: _FIRST - len(known)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a comparison stands on.
+
+    `version` gives an LSN that is settled now. `catch_up` returns when everything committed before the call is durable
+    in the sinks. `rejected` is told what a sink rejects of a repair. `advanced` is told after each portion how many
+    ranges are done; it may raise to end it all.
+    """
+
+    version: Callable[[], Lsn]
+    catch_up: Callable[[], None]
+    rejected: Callable[[list[tuple[str, Rejection]]], None]
+    advanced: Callable[[int], None]
+    repair: bool = False
+
+
+def compare(parts: Parts, index: str, ranges: Iterable[Range], ground: Ground) -> list[Comparison]:
+    """Hold an index against the database, in each of its sinks (which all can be asked)."""
+    sides = [_Side(parts, index, sink, ground) for sink in parts.sinks[index] if isinstance(sink, ReadableSink)]
+    for side in sides:
+        side.count()
+    for done, documents in _portions(parts, index, ranges):
+        for side in sides:
+            side.look_at(documents)
+        ground.advanced(done)
+    for side in sides:
+        side.look_beyond()
+        side.judge()
+    return [side.told for side in sides]
+
+
+def _portions(parts: Parts, index: str, ranges: Iterable[Range]) -> Iterator[tuple[int, Documents]]:
+    """Documents of one range after the other, many at once; with how many ranges they are the end of."""
+    gathered, size, done = Documents(index, [], []), 0, 0
+
+    def build(edges: Range) -> list[Documents]:
+        return list(parts.builder.build_range(index, *edges))
+
+    for built in batch.in_flight(build, ranges):
+        for _, ids, bodies in built:
+            gathered.ids.extend(ids)
+            gathered.bodies.extend(bodies)
+            size += sum(len(body or b"") for body in bodies)
+        done += 1
+        if len(gathered.ids) >= _LOOK_DOCUMENTS or size >= _LOOK_BYTES:
+            yield done, gathered
+            gathered, size, done = Documents(index, [], []), 0, 0
+    yield done, gathered
+
+
+class _Seen(NamedTuple):
+    """A document as it was found differing: what the sink had of it, and what the database says."""
+
+    held: Held | None
+    built: bytes | None
+
+
+class _Side:
+    """One sink's side of a comparison."""
+
+    def __init__(self, parts: Parts, index: str, sink: ReadableSink, ground: Ground) -> None:
+        self._parts = replace(parts, sinks={index: [sink]}, aside=frozenset())
+        self._index, self._sink, self._ground = index, sink, ground
+        self._sums = array("Q", bytes(8 * _SUMS))
+        self._suspects: set[str] = set()
+        self.told = Comparison(index, sink.name)
+
+    def count(self) -> None:
+        """Sum up the ids that the sink lists."""
+        for ids in self._sink.scan(self._index):
+            self._add(ids)
+
+    def _add(self, ids: Iterable[str]) -> None:
+        """Each id counts twice or not at all: the order does not matter, nor which side it came from."""
+        for id in ids:
+            code = hash(id) & 0xFFFFFFFFFFFFFFFF
+            self._sums[code % _SUMS] ^= code
+
+    def look_at(self, documents: Documents) -> None:
+        """Compare documents as they were built with what the sink has of them."""
+        held = self._sink.look(self._index, documents.ids)
+        self._add(documents.ids)
+        self.told.compared += len(documents.ids)
+        pairs = zip(documents.ids, documents.bodies, strict=True)
+        self._suspect(id for id, body in pairs if not _is_same(held.get(id), body))
+
+    def look_beyond(self) -> None:
+        """Where the sums do not agree, look for documents that the database has no rows for."""
+        wrong = {at for at, code in enumerate(self._sums) if code}
+        for ids in self._sink.scan(self._index) if wrong else ():
+            some = [id for id in ids if hash(id) % _SUMS in wrong]
+            built = self._build(some)
+            self._suspect(id for id in some if built[id] is None)
+
+    def _suspect(self, ids: Iterable[str]) -> None:
+        self._suspects.update(ids)
+        if len(self._suspects) > _SUSPECTS:
+            self.judge()
+
+    def _build(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
+        """The documents of these ids as the database has them now."""
+        found: dict[str, bytes | None] = dict.fromkeys(ids)
+        keys = self._parts.builder.keys(self._index, ids)
+        for _, built, bodies in self._parts.builder.build(self._index, list(keys.values())) if keys else ():
+            found.update(zip(built, bodies, strict=True))
+        return found
+
+    def judge(self) -> None:
+        """Look again at what seems to differ, until each turns out the same, or different, or always on the move."""
+        before: dict[str, _Seen] = {}
+        left, self._suspects = self._suspects, set()
+        for _ in range(_ROUNDS):
+            if not left:
+                return
+            wrong, before = self._look_again(left, before)
+            self._conclude(wrong)
+            left = (left - wrong.keys()) & before.keys()
+        # Live writes these all the time: it keeps them.
+
+    def _look_again(
+        self, ids: Collection[str], before: Mapping[str, _Seen]
+    ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
+        """Those that differ for sure, and all that differ: nothing wrote them, and they did so the last time, too."""
+        listed = sorted(ids)
+        first = self._sink.look(self._index, listed)
+        built = self._build(listed)
+        self._ground.catch_up()
+        last = self._sink.look(self._index, listed)
+        wrong, differing = {}, {}
+        for id in listed:
+            if _is_same(last.get(id), built[id]):
+                continue
+            differing[id] = seen = _Seen(_brief(last.get(id)), _digest(built[id]))
+            if _brief(first.get(id)) == seen.held and before.get(id) == seen:
+                wrong[id] = _Seen(last.get(id), built[id])
+        return wrong, differing
+
+    def _conclude(self, wrong: Mapping[str, _Seen]) -> None:
+        by_kind: dict[Kind, list[str]] = {}
+        for id, seen in wrong.items():
+            is_there = seen.held is not None and seen.held.body is not None
+            kind = Kind.EXTRA if seen.built is None else Kind.DIFFERENT if is_there else Kind.MISSING
+            by_kind.setdefault(kind, []).append(id)
+        for kind, ids in by_kind.items():
+            self.told.found(kind, ids)
+        if wrong and self._ground.repair:
+            self._repair(wrong)
+
+    def _repair(self, wrong: Mapping[str, _Seen]) -> None:
+        """Build them anew and write them; what the sink has then is as it was only if our write lost."""
+        tally = batch.rebuilt(self._parts, self._index, wrong.keys(), self._ground.version())
+        self._ground.rejected(tally.rejected)
+        rejected = {one.id for _, one in tally.rejected}
+        now = self._sink.look(self._index, sorted(wrong))
+        newer = {id for id in wrong.keys() - rejected if (held := now.get(id)) and held == wrong[id].held}
+        self.told.rejected += len(rejected)
+        self.told.newer += len(newer)
+        self.told.repaired += len(wrong) - len(rejected) - len(newer)
+
+
+def _is_same(held: Held | None, built: bytes | None) -> bool:
+    """Whether a sink has the document that was built; where it wrote its text anew, the values count."""
+    body = held.body if held else None
+    if body == built or body is None or built is None:
+        return body == built
+    return _value(body) == _value(built)
+
+
+def _value(body: bytes) -> object:
+    try:
+        return json.loads(body, parse_float=Decimal)
+    except ValueError:
+        return body
+
+
+def _brief(held: Held | None) -> Held | None:
+    """What is held, by a digest: enough to know it again."""
+    return held and Held(held.version, _digest(held.body))
+
+
+def _digest(body: bytes | None) -> bytes | None:
+    return None if body is None else b"%d %d" % (len(body), zlib.crc32(body))
+
+
+def summary(comparisons: Sequence[Comparison]) -> dict[str, int]:
+    """All of them together: compared, differing, left."""
+    return {
+        "compared": sum(one.compared for one in comparisons),
+        "differing": sum(one.differing for one in comparisons),
+        "left": sum(one.left for one in comparisons),
+    }

@@ -1,0 +1,183 @@
+"""A sink held against the database, over a builder and a sink in memory: what is found, what is not, what is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection, Writes
+from penstock.document.ids import document_id
+from penstock.engine import reconcile
+from penstock.engine.batch import Parts
+from penstock.engine.reconcile import Comparison, Ground
+from penstock.model import Lsn
+from tests.unit.engine_parts import MemoryBuilder, MemorySink
+
+INDEX = "books"
+EVERYTHING: list[reconcile.Range] = [(None, ("m",)), (("m",), None)]
+
+
+@dataclass
+class Builder(MemoryBuilder):
+    """Documents of their own for some rows."""
+
+    bodies: dict[str, bytes] = field(default_factory=dict)
+
+    def build(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]:
+        for documents in super().build(index, keys):
+            bodies = [body and self.bodies.get(id, body) for id, body in zip(*documents[1:], strict=True)]
+            yield documents._replace(bodies=bodies)
+
+
+@dataclass
+class Readable(MemorySink):
+    """A sink that can be asked; it keeps the higher version."""
+
+    exact: bool = True
+
+    def write(self, writes: Writes) -> Sequence[Rejection]:
+        index, ids, bodies = writes.documents
+        kept = [at for at, id in enumerate(ids) if self.held.get((index, id), (Lsn.ZERO,))[0] <= writes.version]
+        some = Documents(index, [ids[at] for at in kept], [bodies[at] for at in kept])
+        return super().write(Writes(writes.version, some))
+
+    def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
+        return {id: Held(*self.held[index, id]) for id in ids if (index, id) in self.held}
+
+    def scan(self, index: str) -> Iterator[list[str]]:
+        ids = sorted(id for (name, id), (_, body) in self.held.items() if name == index and body is not None)
+        for at in range(0, len(ids), 3):
+            yield ids[at : at + 3]
+
+
+class World:
+    """Rows a to z and a sink that has them all, of version 5; the database is at 10."""
+
+    def __init__(self) -> None:
+        self.builder = Builder(rows=set("abcdefghijklmnopqrstuvwxyz"))
+        self.sink = Readable()
+        self.parts = Parts(self.builder, {INDEX: [self.sink, MemorySink("log")]})
+        self.rejections: list[Any] = []
+        for documents in self.builder.build(INDEX, [(row,) for row in sorted(self.builder.rows)]):
+            self.sink.write(Writes(Lsn(5), documents))
+
+    def set(self, id: str, body: bytes | None, version: int = 5) -> None:
+        self.sink.held[INDEX, id] = Lsn(version), body
+
+    def compare(self, *, repair: bool = False, catch_up: Callable[[], None] = lambda: None) -> Comparison:
+        ground = Ground(lambda: Lsn(10), catch_up, self.rejections.extend, lambda done: None, repair)
+        (found,) = reconcile.compare(self.parts, INDEX, EVERYTHING, ground)
+        return found
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_sink_that_is_right_has_no_difference(world: World) -> None:
+    assert isinstance(world.sink, ReadableSink)
+    found = world.compare()
+    assert (found.compared, found.differing, found.sink) == (26, 0, "memory")
+
+
+def test_what_is_missing_extra_or_different_is_found_and_mended(world: World) -> None:
+    """E77, E83: each once, by its id; what is mended carries the settled version, and nothing is left."""
+    del world.sink.held[INDEX, "a"]
+    world.set("b", None)
+    world.set("c", b'{"id":"stale"}')
+    world.set("zz", b'{"id":"zz"}')
+    world.set(document_id(("",)), b'{"id":""}')
+    world.set("a|b", b"no document of ours")
+    for repair in (False, True):
+        found = world.compare(repair=repair)
+        assert found.first["missing"] == ["a", "b"]
+        assert found.first["different"] == ["c"]
+        assert set(found.first["extra"]) == {"zz", "a|b", document_id(("",))}
+        assert (found.differing, found.left) == (6, 0 if repair else 6)
+    assert world.sink.held[INDEX, "c"] == (Lsn(10), b'{"id":"c"}')
+    assert world.sink.held[INDEX, "zz"] == (Lsn(10), None)
+    assert world.compare().differing == 0
+
+
+def test_what_is_on_its_way_is_no_difference(world: World) -> None:
+    """The rows have changed, and live brings each of them while it is looked at again."""
+    world.builder.bodies["a"] = b'{"id":"new"}'
+    world.builder.rows -= {"b"}
+    world.builder.rows |= {"zz"}
+
+    def arrive() -> None:
+        world.set("a", b'{"id":"new"}', 9)
+        world.set("b", None, 9)
+        world.set("zz", b'{"id":"zz"}', 9)
+
+    assert world.compare(catch_up=arrive).differing == 0
+
+
+def test_a_document_that_is_written_all_the_time_is_no_difference(world: World) -> None:
+    """Whenever it is looked at it differs, but never twice in the same way: live keeps it."""
+    turns = iter(range(1000))
+
+    def write() -> None:
+        turn = next(turns)
+        world.set("a", b'{"id":"%d"}' % turn, 6 + turn)
+        world.builder.bodies["a"] = b'{"id":"later %d"}' % turn
+
+    write()
+    assert world.compare(catch_up=write).differing == 0
+    assert next(turns) > 2, "it was looked at again"
+
+
+def test_one_look_again_is_not_enough(world: World) -> None:
+    """A row that came and went between two looks: the sink is right both times, and the build of the first is old."""
+    world.builder.rows |= {"zz"}
+
+    def leave() -> None:
+        world.builder.rows -= {"zz"}
+
+    assert world.compare(catch_up=leave).differing == 0
+
+
+def test_values_count_where_the_text_was_written_anew(world: World) -> None:
+    world.builder.bodies["a"] = b'{"x":1.50,"y":[1,{"z":"\xc3\xbc"}]}'
+    world.set("a", b'{"y": [1, {"z": "\\u00fc"}], "x": 1.5}')
+    assert world.compare().differing == 0
+    world.builder.bodies["a"] = b'{"x":1.00000000000000000001}'
+    world.set("a", b'{"x":1.0}')
+    assert world.compare().first["different"] == ["a"]
+
+
+def test_a_version_that_is_newer_than_anything_read_stays_and_is_told(world: World) -> None:
+    """E83: no write of ours may pretend to be newer than it is."""
+    world.set("a", b"somebody's own", 99)
+    found = world.compare(repair=True)
+    assert (found.differing, found.repaired, found.newer, found.left) == (1, 0, 1, 1)
+    assert world.sink.held[INDEX, "a"][0] == 99
+
+
+def test_what_a_sink_rejects_of_a_repair_is_told(world: World) -> None:
+    world.sink.rejects = frozenset("a")
+    world.set("a", b"{}")
+    world.set("b", b"{}")
+    found = world.compare(repair=True)
+    assert (found.differing, found.repaired, found.rejected, found.left) == (2, 1, 1, 1)
+    assert [(sink, one.id) for sink, one in world.rejections] == [("memory", "a")]
+
+
+def test_much_that_differs_is_mended_in_portions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded: what seems to differ is looked at again before there is too much of it."""
+    monkeypatch.setattr(reconcile, "_SUSPECTS", 4)
+    monkeypatch.setattr(reconcile, "_LOOK_DOCUMENTS", 5)
+    monkeypatch.setattr(world.builder, "chunk_keys", 2)
+    world.sink.held.clear()
+    for n in range(9):
+        world.set(f"extra {n}", b"{}")
+    rounds: list[int] = []
+    found = world.compare(repair=True, catch_up=lambda: rounds.append(1))
+    assert (found.counts["missing"], found.counts["extra"], found.left) == (26, 9, 0)
+    assert len(rounds) > 4
+    assert len(found.first["missing"]) == 10
+    assert world.compare().differing == 0
