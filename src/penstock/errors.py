@@ -49,6 +49,9 @@ def _rebuild(kind: type[PenstockError], args: tuple[Any, ...], state: dict[str, 
 class RetryableError(PenstockError):
     """Passing trouble: we retry within a budget."""
 
+    sink = ""
+    """The sink that it came from, by name, where it came from one."""
+
 
 class UnavailableError(RetryableError):
     """The server cannot be reached, is starting or stopping, or ended the connection."""

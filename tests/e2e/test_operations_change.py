@@ -6,10 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
 from tests.fixtures.opensearch import Node
-from tests.fixtures.pipelines import LIMIT, Deployed
+from tests.fixtures.opensearch_faults import Faulty
+from tests.fixtures.pipelines import LIMIT, START_S, Deployed
+from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
 
@@ -63,3 +67,50 @@ def test_the_doctor_looks_and_teardown_leaves_nothing(deploy: Deploy, node: Node
     assert not execute("SELECT FROM pg_publication WHERE pubname = %s", deployed.slot)
     again = penstock(deployed, "teardown", "--json")
     assert (again.returncode, json.loads(again.stdout)["removed"]) == (0, False)
+
+
+@pytest.mark.long
+def test_a_sink_that_stays_down_is_left_behind_and_seeded_on_its_return(
+    deploy: Deploy, node: Node, faulty: Callable[..., Faulty]
+) -> None:
+    """E73, E86: past the limit the slot goes on without it, also over a restart; or the run stops, by setting."""
+    between = faulty()
+    deployed = deploy(node)
+    execute = deployed.database.execute
+    execute(market.ROWS)
+    search = f'type = "opensearch"\nurl = "{between.url}"\nnumber_of_replicas = 0\nmax_retries = 0\n'
+    deployed.sinks["search"] = search + 'on_down = "detach"'
+    deployed.write(source='max_retained_wal = "4MB"', **CUSTOMERS)
+    run = deployed.start()
+    run.catch_up()
+    between.is_down = True
+    between.cut()
+    before = deployed.written()
+    execute("UPDATE customer SET name = 'gone on without it'; DELETE FROM customer WHERE id < 5")
+    run.wait(lambda: (run.status() or {}).get("trouble"), START_S, "the trouble to be told")
+    assert not (run.status() or {})["away"], "below the limit the slot holds"
+    execute("INSERT INTO customer SELECT 1000 + n, repeat('x', 500) FROM generate_series(1, 10000) n")
+    run.wait(lambda: "search" in (run.status() or {"away": ()})["away"], START_S, "the sink to be left behind")
+    run.catch_up()
+    wait_until(lambda: deployed.confirmed() > before, what="the slot to go on")
+    assert len(deployed.local("customers")) == len(market.expected(deployed.database, "customers"))
+    assert "gone on without it" not in str(deployed.search("customers"))
+    run.kill()
+    execute("DELETE FROM customer WHERE id > 2000")
+    run = deployed.start()
+    run.catch_up()
+    assert "is left behind" in penstock(deployed, "status").stdout
+    between.is_down = False
+    run.wait(lambda: not (run.status() or {"away": "?"})["away"], START_S, "the sink to be back")
+    run.catch_up()
+    deployed.judge()
+    deployed.sinks["search"] = search + 'on_down = "stop"'
+    assert run.stop() == 0
+    deployed.write(source='max_retained_wal = "1MB"')
+    run = deployed.start()
+    run.catch_up()
+    between.is_down = True
+    between.cut()
+    execute("UPDATE customer SET name = repeat('y', 900)")
+    assert run.ended() == 1
+    assert "sink search is down, and the slot holds" in run.err

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app import quarantine
 
 if TYPE_CHECKING:
-    from penstock.app.running import Prepared
+    from penstock.app.prepared import Prepared
     from penstock.spark.pipeline import Pipeline
 
 Command = Callable[[Mapping[str, Any]], Any]

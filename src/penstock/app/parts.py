@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app import local_path
+from penstock.app.origins import Origins
 from penstock.config.connection import connection_settings
 from penstock.config.deployment import DeltaSink, Deployment, LocalSink, OpenSearchSink, ParquetSink
 from penstock.contracts import Sink, Target
@@ -35,22 +36,23 @@ def open_builder(deployment: Deployment) -> PgDocumentBuilder:
 
 def open_parts(
     deployment: Deployment,
-    sources: Mapping[str, str],
+    origins: Origins,
     sinks: Sequence[str],
     builder: PgDocumentBuilder | None = None,
 ) -> Parts:
-    """A builder, and for each index the sinks of these names, opened. `sources` as `Target.source`."""
+    """A builder, and for each index the sinks of these names, opened."""
     builder = builder or open_builder(deployment)
     chosen = [open_sink(config, deployment) for config in deployment.sinks if config.name in sinks]
-    open_indexes(deployment, sources, builder.spec, chosen)
-    return Parts(builder, dict.fromkeys(sources, chosen))
+    open_indexes(deployment, origins, builder.spec, chosen)
+    return Parts(builder, dict.fromkeys(origins.indexes, chosen))
 
 
-def open_indexes(deployment: Deployment, sources: Mapping[str, str], spec: SourceSpec, sinks: Sequence[Sink]) -> None:
+def open_indexes(deployment: Deployment, origins: Origins, spec: SourceSpec, sinks: Sequence[Sink]) -> None:
     """Open every index in these sinks, for the first time or again: what is not there is made."""
     configs = {config.name: config for config in deployment.sinks}
     for sink in sinks:
-        for index, source in sources.items():
+        for index in origins.indexes:
+            source = origins.source(index, sink.name)
             sink.open(target(spec.schema(index), configs[sink.name], deployment.prefix, source))
 
 

@@ -16,12 +16,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
-from penstock.app.parts import open_builder, open_indexes, open_parts
+from penstock.app.origins import Origins
+from penstock.app.parts import open_builder, open_parts
+from penstock.app.prepared import Prepared
 from penstock.config.connection import connection_settings
 from penstock.config.secrets import Secret
 from penstock.contracts import Key
@@ -31,17 +32,17 @@ from penstock.document.cutting import cuts
 from penstock.document.drift import drifted
 from penstock.document.mapping_change import fingerprint
 from penstock.document.spec import SourceSpec
-from penstock.engine.batch import Parts
+from penstock.engine.lineage import Lineage
 from penstock.engine.report import IndexReport, Report
 from penstock.engine.state import State
-from penstock.errors import ConfigError, SlotMissingError, UnavailableError
+from penstock.errors import ConfigError, RetryableError, SlotMissingError, UnavailableError
 from penstock.model import Lsn, ReplicationConfig
 from penstock.postgres import publication, replication, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
-    from penstock.document.build import PgDocumentBuilder
+    from penstock.spark.absence import Roll
     from penstock.spark.pipeline import Pipeline, Plan
     from penstock.spark.spread import Opener, Session
 
@@ -55,48 +56,6 @@ _CHECKPOINT = "checkpoint"
 _DIRECT_ROWS = 30_000
 # What may wait in the reader for its turn; the rest waits in the WAL.
 _SPOOL_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A deployment that is fit to run: its schemas are bound, the state is open, the sinks are reached."""
-
-    deployment: Deployment
-    """Without the indexes that are stopped."""
-    settings: ConnectionSettings
-    schemas: SourceSpec
-    state: State
-    builder: PgDocumentBuilder
-    parts: Parts
-    sources: Mapping[str, str]
-    fresh: bool
-    """Whether there was no slot yet: everything has to be seeded."""
-    stopped: Mapping[str, str]
-    """The indexes that the database stopped fitting, and still does not fit, with the reason."""
-
-    def without(self, misfits: Mapping[str, str]) -> Prepared:
-        """The same for the other indexes."""
-        left = {index: sinks for index, sinks in self.parts.sinks.items() if index not in misfits}
-        return dataclasses.replace(
-            self,
-            deployment=self.deployment.without(misfits),
-            schemas=SourceSpec([schema for schema in self.schemas.schemas if schema.index in left]),
-            parts=dataclasses.replace(self.parts, sinks=left),
-            sources={index: self.sources[index] for index in left},
-            stopped={**self.stopped, **misfits},
-        )
-
-    def reopened(self) -> Prepared:
-        """The same, with every index opened again in its sinks."""
-        open_indexes(self.deployment, self.sources, self.schemas, self.parts.every_sink)
-        return self
-
-    def close(self) -> None:
-        """Give everything back."""
-        for sink in self.parts.every_sink:
-            sink.close()
-        self.builder.close()
-        self.state.close()
 
 
 def prepare(deployment: Deployment) -> Prepared:
@@ -120,10 +79,12 @@ def prepare(deployment: Deployment) -> Prepared:
     hashes = {schema.index: fingerprint(schema) for schema in bound.schemas}
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     epochs = state.keep({index: f"{where} {code}" for index, code in hashes.items()}, anew=found is None)
-    sources = {index: f"{where}/{epoch}" for index, epoch in epochs.items()}
+    lineage = Lineage(state)
+    origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks())
     builder = open_builder(deployment)
-    parts = open_parts(deployment, sources, [sink.name for sink in deployment.sinks], builder)
-    return Prepared(deployment, settings, bound, state, builder, parts, sources, found is None, stopped)
+    present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
+    parts = open_parts(deployment, origins, present, builder)
+    return Prepared(deployment, settings, bound, state, builder, parts, origins, lineage, found is None, stopped)
 
 
 def _check_slot(found: slot.SlotInfo | None, deployment: Deployment) -> None:
@@ -215,7 +176,7 @@ def pipeline(
     """
     from penstock.spark.pipeline import Pipeline
 
-    report = Report({index: IndexReport() for index in prepared.sources})
+    report = Report({index: IndexReport() for index in prepared.origins.indexes})
     for index, reason in prepared.stopped.items():
         report.stopped(index, reason)
     plan = _plan(prepared, socket, _DIRECT_ROWS if socket and one_machine else None)
@@ -234,8 +195,8 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         generations = [
             one.generation(index) for index in parts.sinks for one in parts.sinks[index] if one.name in names
         ]
-        token = json.dumps([prepared.sources, names, generations])
-        return Opener(open_parts, (portable, prepared.sources, names), token)
+        token = json.dumps([dict(prepared.origins.indexes), names, generations])
+        return Opener(open_parts, (portable, prepared.origins, names), token)
 
     def cut(index: str) -> Sequence[Key]:
         return cuts(prepared.settings, prepared.schemas.schema(index))
@@ -247,7 +208,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         socket=socket,
         parts=parts,
         opener=opener,
-        identities=dict(prepared.sources),
+        identities=dict(prepared.origins.indexes),
         on_error={index.name: index.on_error.value for index in deployment.enabled},
         seeds={
             index: tuple(sink.name for sink in sinks if sink.seeded(index) is None)
@@ -258,7 +219,43 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         misfits=functools.partial(_misfits, prepared),
         without=lambda misfits: _plan(prepared.without(misfits), socket, most_rows),
         reopened=lambda: _plan(prepared.reopened(), socket, most_rows),
+        roll=_roll(prepared, lambda changed: _plan(changed, socket, most_rows)),
     )
+
+
+def _roll(prepared: Prepared, plan: Callable[[Prepared], Plan]) -> Roll:
+    from penstock.spark.absence import Roll
+
+    source = prepared.deployment.source
+
+    def retained() -> int | None:
+        with open_sql(prepared.settings) as connection:
+            found = slot.inspect(connection, source.slot)
+        return found.retained_bytes if found else None
+
+    known = {sink.name for sink in prepared.deployment.sinks}
+    return Roll(
+        limit=source.max_retained_wal,
+        on_down={sink.name: sink.on_down.value for sink in prepared.deployment.sinks},
+        away=tuple(name for name in prepared.lineage.away() if name in known),
+        retained=retained,
+        silent=lambda: _silent(prepared),
+        leave=lambda names: plan(prepared.leaving(names)),
+        open=prepared.returning,
+        join=lambda sink: plan(prepared.joining(sink)),
+    )
+
+
+def _silent(prepared: Prepared) -> dict[str, str]:
+    """The sinks that do not answer, and what is said about them."""
+    found = {}
+    for sink in prepared.parts.every_sink:
+        try:
+            for index in prepared.origins.indexes:
+                sink.holdings(f"{prepared.deployment.prefix}{index}")
+        except RetryableError as error:
+            found[sink.name] = error.message
+    return found
 
 
 def _source_options(prepared: Prepared, socket: str, most_rows: int | None) -> dict[str, str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.postgres.slot import SlotInfo
 
 # What a run makes in its state folder.
-_OURS = ("checkpoint", "spark.log", "state.sqlite*", "control.*", "lock")
+_OURS = ("checkpoint", "spark.log", "state.sqlite*", "control.*", "lock", "token")
 
 
 @dataclass(frozen=True, slots=True)

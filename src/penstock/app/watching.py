@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.app.commands import Command
-    from penstock.app.running import Prepared
+    from penstock.app.prepared import Prepared
     from penstock.config.deployment import Deployment
     from penstock.sinks.local_search import Hit, LocalReader
     from penstock.spark.pipeline import Pipeline
@@ -48,6 +48,7 @@ class Watching:
         self._public = Public()
         self._servers = [HttpServer(deployment.server.public_address, self._public, "server.public_address")]
         self._sampler: Sampler | None = None
+        self._can: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -72,6 +73,7 @@ class Watching:
         )
         sampler.start()
         answers = {**commands, **_answers(prepared, sampler, pipeline), "status": lambda _: self._told(sampler)}
+        self._can = sorted(answers)
         access = Access()
         access.write(Path(self._deployment.locate(self._deployment.state)))
         address = self._deployment.server.private_address
@@ -90,6 +92,7 @@ class Watching:
             **sampler.told(),
             "page": self.page,
             "public": self._servers[0].address,
+            "can": self._can,
             "slot": self._deployment.source.slot,
             "sinks": [{"name": sink.name, "type": _kind(sink)} for sink in self._deployment.sinks],
         }

@@ -21,7 +21,7 @@ from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, logged, option
 
 if TYPE_CHECKING:
-    from penstock.app.running import Prepared
+    from penstock.app.prepared import Prepared
     from penstock.app.watching import Watching
     from penstock.config.deployment import Deployment
     from penstock.spark.pipeline import Pipeline

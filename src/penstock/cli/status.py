@@ -39,6 +39,8 @@ def status(config: str | None, json: bool) -> None:
             click.echo(f"Index {name} is stopped: {one['reason']}")
     if told["trouble"]:
         click.echo(f"Trouble: {told['trouble']}")
+    for sink, reason in told["away"].items():
+        click.echo(f"Sink {sink} is left behind: {reason}. It is seeded anew when it answers again.")
     for line in _measured(told):
         click.echo(line)
     if told["page"]:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from penstock import failpoints
 from penstock.contracts import DocumentBuilder, Documents, Extent, Key, Rejection, Sink, Writes
 from penstock.document.ids import document_id
-from penstock.errors import UnavailableError
+from penstock.errors import RetryableError, UnavailableError
 from penstock.model import Lsn
 
 _T = TypeVar("_T")
@@ -197,15 +197,14 @@ def fresh(built: Iterator[Documents]) -> Iterator[Documents]:
         yield documents
 
 
-def write(
-    sinks: Sequence[Sink], writes: Writes, tally: Tally, aside: frozenset[tuple[str, str]] = frozenset()
-) -> None:
+def write(sinks: Sequence[Sink], writes: Writes, tally: Tally, aside: frozenset[tuple[str, str]] = frozenset()) -> None:
     """Give the writes to every sink, and count them."""
     tally.count(writes.documents)
     with timing("write", tally):
         for sink in sinks:
             failpoints.passing("write")
-            _give(sink, writes, tally, aside)
+            with _naming(sink):
+                _give(sink, writes, tally, aside)
 
 
 def _give(sink: Sink, writes: Writes, tally: Tally, aside: frozenset[tuple[str, str]]) -> None:
@@ -221,7 +220,18 @@ def flush(sinks: Iterable[Sink]) -> None:
     """Return when every sink is durable."""
     for sink in sinks:
         failpoints.passing("flush")
-        sink.flush()
+        with _naming(sink):
+            sink.flush()
+
+
+@contextmanager
+def _naming(sink: Sink) -> Iterator[None]:
+    """Passing trouble says which sink it came from."""
+    try:
+        yield
+    except RetryableError as error:
+        error.sink = sink.name
+        raise
 
 
 def apply(parts: Parts, changes: pa.RecordBatch, version: Lsn, truncate: Truncate) -> Tally:

@@ -82,6 +82,8 @@ class Report:
     restarts: int = 0
     quarantined: int = 0
     trouble: str = ""
+    away: dict[str, str] = field(default_factory=dict)
+    """The sinks that were left behind, and why."""
     started: float = field(default_factory=time.time)
     latency: Histogram = field(default_factory=lambda: Histogram(_WINDOW_S), repr=False)
     duration: Histogram = field(default_factory=Histogram, repr=False)
@@ -210,6 +212,7 @@ class Report:
                 "restarts": self.restarts,
                 "quarantined": self.quarantined,
                 "trouble": self.trouble,
+                "away": dict(self.away),
                 "running_s": round(time.time() - self.started, 1),
                 "latency": self._latency(),
                 "stages_s": {stage: round(seconds, 4) for stage, seconds in self.stages.items()},

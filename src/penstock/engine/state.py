@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS quarantine (
     DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')), PRIMARY KEY (name, sink, id));
 CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, identity TEXT NOT NULL, epoch TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS stopped (name TEXT PRIMARY KEY, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS detached (sink TEXT PRIMARY KEY, mark TEXT NOT NULL, away INTEGER NOT NULL);
 """
 
 
@@ -122,7 +123,7 @@ class State:
             self._file.close()
             self._holder.close()
 
-    def _write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
+    def write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
         """All of them, or none."""
         with self._lock:
             self._aside = None
@@ -136,7 +137,8 @@ class State:
                     self._file.execute("ROLLBACK")
                 raise DiskError(f"the state could not be written: {error}", hint="Look after its disk.") from error
 
-    def _read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
         with self._lock:
             return self._file.execute(sql, values).fetchall()
 
@@ -145,7 +147,7 @@ class State:
         edges = [None, *map(json.dumps, cuts), None]
         chunks = [(seed.index, n, first, last) for n, (first, last) in enumerate(itertools.pairwise(edges))]
         row = (seed.index, seed.identity, json.dumps(seed.sinks), str(seed.version))
-        self._write(
+        self.write(
             ("DELETE FROM seed WHERE name = ?", [(seed.index,)]),
             ("DELETE FROM chunk WHERE name = ?", [(seed.index,)]),
             ("DELETE FROM gone WHERE name = ?", [(seed.index,)]),
@@ -159,13 +161,13 @@ class State:
             "SELECT identity, sinks, version, (SELECT count(*) FROM chunk WHERE chunk.name = seed.name),"
             " (SELECT count(*) FROM chunk WHERE chunk.name = seed.name AND done), documents FROM seed WHERE name = ?"
         )
-        for identity, sinks, version, total, done, documents in self._read(sql, index):
+        for identity, sinks, version, total, done, documents in self.read(sql, index):
             return Seed(index, identity, tuple(json.loads(sinks)), Lsn.parse(version), total, done, documents)
         return None
 
     def chunks_left(self, index: str) -> list[Chunk]:
         """What a seed has still to do, in order."""
-        rows = self._read("SELECT number, first, last FROM chunk WHERE name = ? AND NOT done ORDER BY number", index)
+        rows = self.read("SELECT number, first, last FROM chunk WHERE name = ? AND NOT done ORDER BY number", index)
         return [Chunk(number, _key(first), _key(last)) for number, first, last in rows]
 
     def finish_chunks(self, seed: Seed, chunks: Iterable[Chunk], documents: int) -> None:
@@ -175,7 +177,7 @@ class State:
         """
         version = str(seed.version)
         rows = [(seed.index, one.number, _text(one.after), _text(one.upto), version) for one in chunks]
-        self._write(
+        self.write(
             (
                 "UPDATE chunk SET done = 1 WHERE name = ?1 AND number = ?2 AND first IS ?3 AND last IS ?4"
                 " AND EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND version = ?5)",
@@ -193,24 +195,22 @@ class State:
             return False
         mine = "EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND version = ?2)"
         row = (seed.index, str(seed.version))
-        self._write(
-            *((f"DELETE FROM {table} WHERE name = ?1 AND {mine}", [row]) for table in ("gone", "chunk", "seed"))
-        )
+        self.write(*((f"DELETE FROM {table} WHERE name = ?1 AND {mine}", [row]) for table in ("gone", "chunk", "seed")))
         return self.seed(seed.index) is None
 
     def note_gone(self, index: str, keys: Iterable[Key]) -> None:
         """Keys of documents that live deleted while their index is seeded."""
-        self._write(("INSERT OR IGNORE INTO gone VALUES (?, ?)", [(index, json.dumps(key)) for key in keys]))
+        self.write(("INSERT OR IGNORE INTO gone VALUES (?, ?)", [(index, json.dumps(key)) for key in keys]))
 
     def gone(self, index: str) -> list[Key]:
         """What `note_gone` was told since the seed began."""
-        return [tuple(json.loads(key)) for (key,) in self._read("SELECT key FROM gone WHERE name = ?", index)]
+        return [tuple(json.loads(key)) for (key,) in self.read("SELECT key FROM gone WHERE name = ?", index)]
 
     def quarantine(self, rejected: Iterable[tuple[str, Rejection]]) -> None:
         """Remember what sinks (by name) rejected."""
         rows = [(one.index, sink, one.id, str(one.version), one.reason) for sink, one in rejected]
         # It is there since it was first rejected; the version and the reason are those of the last time.
-        self._write(
+        self.write(
             (
                 "INSERT INTO quarantine (name, sink, id, version, reason) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (name, sink, id) DO UPDATE SET version = excluded.version, reason = excluded.reason",
@@ -221,7 +221,7 @@ class State:
     def quarantined(self, index: str = "", ids: Iterable[str] = ()) -> list[Entry]:
         """What is in quarantine, the oldest first: everything, or that of an index, or of some ids of it."""
         wanted = set(ids)
-        rows = self._read(
+        rows = self.read(
             "SELECT name, sink, id, version, reason, since FROM quarantine WHERE ? IN ('', name)"
             " ORDER BY since, name, id, sink",
             index,
@@ -239,7 +239,7 @@ class State:
     def release(self, entries: Iterable[Entry]) -> None:
         """Take them out of quarantine; one that was rejected again since stays."""
         rows = [(one.index, one.sink, one.id, str(one.version)) for one in entries]
-        self._write(("DELETE FROM quarantine WHERE name = ? AND sink = ? AND id = ? AND version = ?", rows))
+        self.write(("DELETE FROM quarantine WHERE name = ? AND sink = ? AND id = ? AND version = ?", rows))
 
     def keep(self, identities: Mapping[str, str], *, anew: bool = False) -> dict[str, str]:
         """Say which indexes (with their identity) live keeps from now on; for each, the epoch it belongs to.
@@ -247,13 +247,13 @@ class State:
         An epoch lasts as long as live keeps the index without a gap: one that was left out for a run, or whose
         identity changed, begins a new one, as all do with `anew`.
         """
-        before = {} if anew else {name: (found, epoch) for name, found, epoch in self._read("SELECT * FROM kept")}
+        before = {} if anew else {name: (found, epoch) for name, found, epoch in self.read("SELECT * FROM kept")}
         epochs = {
             name: before[name][1] if name in before and before[name][0] == identity else secrets.token_hex(6)
             for name, identity in identities.items()
         }
         rows = [(name, identities[name], epoch) for name, epoch in epochs.items()]
-        self._write(
+        self.write(
             ("DELETE FROM kept WHERE ?", [(1,)]),
             ("INSERT INTO kept VALUES (?, ?, ?)", rows),
             ("DELETE FROM stopped WHERE name = ?", [(name,) for name in epochs]),
@@ -262,14 +262,14 @@ class State:
 
     def stop_index(self, index: str, reason: str) -> None:
         """Live keeps an index no longer; when it does again, a new epoch begins."""
-        self._write(
+        self.write(
             *((f"DELETE FROM {table} WHERE name = ?", [(index,)]) for table in ("kept", "gone", "chunk", "seed")),
             ("INSERT OR REPLACE INTO stopped VALUES (?, ?)", [(index, reason)]),
         )
 
     def stopped(self) -> dict[str, str]:
         """The indexes that were stopped and are not kept since, with the reason."""
-        return dict(self._read("SELECT name, reason FROM stopped"))
+        return dict(self.read("SELECT name, reason FROM stopped"))
 
 
 def _text(key: Key | None) -> str | None:

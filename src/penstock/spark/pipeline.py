@@ -28,6 +28,7 @@ from penstock.engine.state import State
 from penstock.errors import ConfigError, PenstockError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from penstock.spark import direct, failures, spread
+from penstock.spark.absence import Absence, Roll
 from penstock.spark.seeds import Seeder
 from penstock.spark.source import PenstockSource
 from penstock.spark.spread import Opener
@@ -67,6 +68,7 @@ class Plan:
     misfits: Callable[[bool], Mapping[str, str]]
     without: Callable[[Mapping[str, str]], Plan]
     reopened: Callable[[], Plan]
+    roll: Roll
 
     def shared(self) -> list[str]:
         """The names of the sinks that several processes may write to."""
@@ -97,6 +99,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._seeder = Seeder(self)
+        self._absence = Absence(self)
         self.report.quarantined = len(self.state.aside())
 
     def stop(self) -> None:
@@ -119,6 +122,7 @@ class Pipeline:
 
     def _run(self) -> None:
         seeder = threading.Thread(target=self._seed, name="penstock-seed", daemon=True)
+        self._absence.await_returns()
         try:
             while not self.stopping.is_set():
                 if query := self._start():
@@ -167,6 +171,7 @@ class Pipeline:
                 return
             if time.monotonic() > look:
                 self._look_at_schemas()
+                self._absence.look()
                 look = time.monotonic() + _LOOK_EVERY_S
         self._pausing.set()
         with self._idle:
@@ -195,10 +200,23 @@ class Pipeline:
                 hint="Change the schema, or the table back, and start again: penstock check tells what is wrong.",
             )
         if misfits:
-            with self._opening:
-                self.plan = self.plan.without(misfits)
+            self.change(lambda: self.plan.without(misfits))
             self._shed.set()
         return bool(misfits)
+
+    def change(self, plan: Callable[[], Plan]) -> None:
+        """Go on by another plan, which loses nothing that the batch under way may count on."""
+        with self._opening:
+            self.plan = plan()
+        self._seeder.wanted.set()
+
+    def join(self, plan: Callable[[], Plan]) -> None:
+        """Go on by a plan with more to write to, between two batches.
+
+        All that was delivered so far is settled then, so a seed that begins now sees it; what comes later, live writes.
+        """
+        with self._idle:
+            self.change(plan)
 
     def _bear(self, failure: BaseException) -> None:
         """Wait before the next try, or give up; an index that is the cause is stopped, and the others go on."""
@@ -210,8 +228,10 @@ class Pipeline:
             failure = error
         if not isinstance(failure, RetryableError) or _has_jvm_ended():
             raise failure
-        wait_s = self._backoff.next_s()
         self.report.failed(str(failure))
+        if self._absence.consider(failure):
+            return
+        wait_s = self._backoff.next_s()
         log.warning("the stream failed and starts again in %.1f s: %s", wait_s, failure)
         if not self.stopping.wait(wait_s):
             self.reopen()

@@ -127,6 +127,9 @@ class Seeder:
         if seed is None or index not in self._plan.parts.sinks:
             self.pipeline.report.live([index])
             return False
+        if not set(seed.sinks) <= {sink.name for sink in self._plan.parts.sinks[index]}:
+            self._ensure(index)  # a sink was left behind
+            return True
         if seed.identity != self._identity(index, seed.sinks):
             self.begin(index, seed.sinks, max(self._plan.confirmed(), seed.version))  # a generation is gone
             return True
