@@ -22,22 +22,23 @@ ROUNDS = 2
 
 
 @pytest.mark.long
-def test_killed_at_every_step_of_a_batch(deploy: Callable[..., Deployed], rng: random.Random) -> None:
+def test_killed_at_every_step_of_a_batch(path: str, deploy: Callable[..., Deployed], rng: random.Random) -> None:
     """E21: settle, resolve, build, write, flush: each next run meets the same batch again, and dies one step later."""
     deployed = deploy()
     deployed.database.execute(market.ROWS)
     deployed.write(**market.SCHEMAS)
-    run = deployed.start()
+    spread = path == "spread"
+    run = deployed.start(spread=spread)
     run.catch_up()
     before = deployed.written()
     for step in ENGINE:
         run.kill()
         with Trade(deployed.database, rng) as trade:
             trade.await_more(5)
-        run = deployed.start(PENSTOCK_FAILPOINT=step)
+        run = deployed.start(spread=spread, PENSTOCK_FAILPOINT=step)
         assert run.ended() == -signal.SIGKILL
         assert deployed.confirmed() <= before, "nothing of the batch is acknowledged"
-    run = deployed.start()
+    run = deployed.start(spread=spread)
     run.catch_up()
     deployed.judge()
     wait_until(lambda: deployed.confirmed() > before, what="the slot to move on")

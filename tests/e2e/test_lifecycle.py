@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
 from tests.fixtures.opensearch import Node
-from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run
+from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run, pass_time
 from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
@@ -331,4 +331,25 @@ def test_an_index_deleted_by_hand_is_made_anew_and_seeded(deploy: Deploy, node: 
     run.wait(lambda: len(deployed.search("customers")) == 9000, START_S, "the index to be whole again")
     run.catch_up()
     deployed.judge()
+    assert run.stop() == 0
+
+
+@pytest.mark.long
+def test_at_rest_no_table_is_read(deploy: Deploy) -> None:
+    """E75: a minute without changes moves no scan counter of any table."""
+    deployed = deploy()
+    execute = deployed.database.execute
+    execute(market.ROWS)
+    deployed.write(**market.SCHEMAS)
+    run = deployed.start()
+    run.catch_up()
+    counted = "SELECT sum(seq_scan + coalesce(idx_scan, 0) + seq_tup_read) FROM pg_stat_user_tables"
+    pass_time(15)  # sessions hand their counters in with a delay
+    before = execute(counted)
+    pass_time(61)
+    assert execute(counted) == before
+    execute("UPDATE customer SET name = 'awake'")
+    run.catch_up()
+    deployed.judge()
+    wait_until(lambda: execute(counted) > before, 60, "the counters to move, now that something is built")
     assert run.stop() == 0
