@@ -24,8 +24,6 @@ _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 READ = ("status", "history", "indexes", "changes", "search", "document", "quarantine")
 """What can be asked for: the path is the name."""
@@ -81,7 +79,7 @@ class Private:
             return refused(405, f"/{name} can only be {'read (GET)' if name in READ else 'done (POST)'}")
         if name not in self._answers:
             return refused(404, f"this Penstock does not do {name} over HTTP yet")
-        return as_json(self._answers[name](asked.query if reading else _body(asked)))
+        return as_json(self._answers[name]({"action": "list", **asked.query} if reading else _body(asked)))
 
 
 def _is_foreign(asked: Request) -> str:
@@ -101,4 +99,4 @@ def _body(asked: Request) -> Mapping[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise ConfigError("the body is not a JSON object", hint='Send one, such as {"index": "users"}.')
-    return found
+    return {"action": "", **found}

@@ -137,7 +137,7 @@ class Sampler:
         self._looked = time.monotonic()
         with self._lock:
             last = self._samples[-1] if self._samples else None
-        told = {**self._report.told(), "started": round(self._report.started, 3)}
+        told = {**self._report.told(), "started": round(self._report.started, 3), "now": round(time.time(), 3)}
         told["quarantine"] = last.quarantine if last else 0
         told["source"] = _source(last) if last else None
         told["rates"] = dict(last.rates) if last else rates([])
@@ -182,6 +182,7 @@ def _source(sample: Sample) -> dict[str, Any]:
 def unready(told: Mapping[str, Any]) -> list[str]:
     """Why a search may not find what the tables hold; empty where it does."""
     reasons = [f"index {name} is {one['phase']}" for name, one in told["indexes"].items() if one["phase"] != "live"]
+    reasons += [f"sink {name} is left behind" for name in told.get("away", ())]
     if told["trouble"]:
         reasons.append("the stream failed and is tried again")
     return reasons
