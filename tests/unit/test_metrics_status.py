@@ -1,0 +1,124 @@
+"""How far behind a run is, by samples of the server; what it tells of its last batches, and to whom."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from penstock.engine.batch import Tally
+from penstock.engine.recent import summary
+from penstock.engine.report import Course, IndexReport, Phase, Report
+from penstock.errors import UnavailableError
+from penstock.model import Lsn
+from penstock.ops.status import Sampler, Slot, behind_s, position, unready
+from tests.unit.engine_parts import changes
+
+
+def slot(written: int, confirmed: int = 0) -> Slot:
+    return Slot(Lsn(written), Lsn(confirmed), True, False, "reserved", 10, written - confirmed, None)
+
+
+@pytest.fixture
+def report() -> Report:
+    found = Report({"books": IndexReport(Phase.LIVE)})
+    found.batch(Tally(5, {"books": 3}), Lsn(100), direct=True)
+    return found
+
+
+def test_what_was_received_counts_as_done_only_when_there_was_nothing_to_do() -> None:
+    """A stream that is busy, or has just been, may have received what it has not worked off."""
+    assert position(Lsn(100), Lsn(900), idle_s=0.0) == Lsn(100)
+    assert position(Lsn(100), Lsn(900), idle_s=5.0) == Lsn(900)
+    assert position(Lsn(900), Lsn(100), idle_s=5.0) == Lsn(900)
+    assert position(Lsn(100), None, idle_s=5.0) == Lsn(100)
+
+
+def test_behind_is_since_the_first_wal_that_is_not_done() -> None:
+    seen = [(10.0, Lsn(50)), (11.0, Lsn(120)), (12.0, Lsn(200))]
+    assert behind_s(seen, Lsn(100), 15.0) == 4.0
+    assert behind_s(seen, Lsn(200), 15.0) == 0.0
+
+
+def test_a_sample_tells_positions_and_lag_and_a_silent_server_is_told_as_that(report: Report) -> None:
+    answers: list[Slot | None] = [slot(400, 90), None]
+
+    def ask() -> Slot:
+        found = answers.pop(0)
+        if found is None:
+            raise UnavailableError("away")
+        return found
+
+    sampler = Sampler(report, ask, lambda: Lsn(300), lambda: 2)
+    with report.applying():
+        sampler.take()
+    told = sampler.told()
+    assert told["source"]["lag_bytes"] == 300, "nothing that was received counts while a batch is under way"
+    assert (told["source"]["written"], told["source"]["confirmed"]) == ("0/190", "0/5A")
+    assert (told["quarantine"], told["ready"]) == (2, True)
+    sampler.take()
+    told = sampler.told()
+    assert told["source"]["reachable"] is False
+    assert told["source"]["lag_bytes"] is None
+    assert len(sampler.history()) == 2
+    assert sampler.history(after=time.time()) == []
+
+
+def test_rates_are_of_the_last_seconds(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(report, lambda: slot(400), lambda: None, lambda: 0)
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    sampler.take()
+    assert sampler.told()["rates"]["changes_per_s"] is None
+    report.batch(Tally(20, {"books": 6}, {"books": 4}), Lsn(200), direct=True)
+    now = 1002.0
+    sampler.take()
+    assert sampler.told()["rates"] == {"changes_per_s": 10.0, "documents_per_s": 5.0, "wal_bytes_per_s": 0.0}
+
+
+def test_a_thread_takes_samples_until_it_is_closed(report: Report) -> None:
+    sampler = Sampler(report, lambda: slot(400), lambda: None, lambda: 0)
+    sampler.close()
+    sampler = Sampler(report, lambda: slot(400), lambda: None, lambda: 0)
+    sampler.start()
+    sampler.close()
+    assert sampler.history()
+
+
+def test_ready_is_when_every_index_is_live_and_nothing_is_wrong(report: Report) -> None:
+    told = report.told()
+    assert unready(told) == []
+    assert unready({**told, "trouble": "the server is away"}) == ["the stream failed and is tried again"]
+    report.stopped("books", "a column is gone")
+    assert unready(report.told()) == ["index books is stopped"]
+
+
+def test_last_changes_hold_no_key_unless_values_are_asked_for(report: Report) -> None:
+    batch = changes("secret-a", "secret-b")
+    tally = Tally(2, {"books": 2}, spent={"build": 0.25}, touched={"books": ["secret-a", "secret-b"]})
+    report.batch(tally, Lsn(300), True, Course(0.01, [(time.time() - 0.2, 2)], summary(batch)))
+    (found,) = report.changes_made()
+    assert found["changes"] == [{"table": "public.book", "op": "update", "count": 2}]
+    assert found["documents"] == [{"index": "books", "count": 2}]
+    assert 0.2 <= found["latency_s"] < 5
+    assert "secret" not in json.dumps([report.changes_made(), report.told()]) + repr(report) + repr(tally)
+    (found,) = report.changes_made(values=True)
+    assert found["changes"][0]["keys"] == ["id=secret-a", "id=secret-b"]
+    assert found["documents"][0]["ids"] == ["secret-a", "secret-b"]
+    assert report.told()["latency"]["p50_s"] == pytest.approx(0.2, rel=0.3)
+    assert report.told()["stages_s"] == {"build": 0.25}
+
+
+def test_a_large_batch_is_counted_whole_and_named_in_part(report: Report) -> None:
+    (found,) = summary(changes(*map(str, range(1000))))
+    assert (found.count, len(found.keys)) == (1000, 8)
+    tally = Tally()
+    for _ in range(3):
+        tally.add(Tally(touched={"books": [str(n) for n in range(5)]}))
+    assert len(tally.touched["books"]) == 8
+
+
+def test_a_clock_that_is_behind_the_servers_gives_no_negative_latency(report: Report) -> None:
+    report.batch(Tally(1, {"books": 1}), Lsn(300), True, Course(0.01, [(time.time() + 60, 1)]))
+    assert report.told()["latency"]["p50_s"] <= 0.001
