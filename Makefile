@@ -11,7 +11,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit pg spark e2e test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference fuzz soak docs clean
+.PHONY: help demo test unit pg spark e2e browser pictures test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference fuzz soak docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -39,8 +39,18 @@ pg: .venv/test.stamp  ## tests against real servers, two majors
 spark: .venv/test.stamp  ## tests on Spark, which brings its own Java
 	@$(BIN)/python -m pytest -q tests/spark
 
-e2e: .venv/test.stamp  ## sinks on real search nodes, and the whole pipeline
+e2e: .venv/test.stamp browser  ## sinks on real search nodes, and the whole pipeline
 	@$(BIN)/python -m pytest -q -m "not long" tests/sinks tests/e2e
+
+browser:  ## Chromium, in which the page is tested: by apt where this is Debian and root, else yours to install
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    echo "--- installing Chromium"; \
+	    { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium fonts-dejavu-core; } > /dev/null; \
+	  else echo "There is no Chromium here: without CI set, the tests of the page are skipped."; fi; }
+
+pictures: .venv/test.stamp browser  ## the docs' pictures of the page, taken of the running demo
+	@PENSTOCK_PICTURES=docs/images $(BIN)/python -m pytest -q tests/e2e/test_page.py
 
 test-spark42: .venv-spark42/test.stamp  ## the smoke tests on the oldest PySpark that is supported
 	@.venv-spark42/bin/python -m pytest -q -m smoke tests/spark

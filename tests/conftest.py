@@ -24,4 +24,5 @@ pytest_plugins = [
     "tests.fixtures.documents.arena",
     "tests.fixtures.stories",
     "tests.fixtures.pipelines",
+    "tests.fixtures.browsers",
 ]

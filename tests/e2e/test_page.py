@@ -1,0 +1,263 @@
+"""The page in a real browser, over one demo that runs for all of them.
+
+With PENSTOCK_PICTURES set to a folder, the pictures of the docs are taken there (`make pictures`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.fixtures.commands import Running, run_penstock, running
+from tests.fixtures.pipelines import pass_time
+from tests.fixtures.programs import LIMIT, PATIENCE_S
+from tests.fixtures.waiting import wait_until
+
+pytestmark = LIMIT
+
+PICTURES = os.environ.get("PENSTOCK_PICTURES", "")
+LINK = re.compile(r"http://127\.0\.0\.1:\d+/#\S+")
+
+
+@dataclass
+class Shop:
+    """A running demo."""
+
+    demo: Running
+    folder: Path
+    link: str
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(run_penstock("status", "--json", "--config", str(self.folder)).stdout))
+
+    def new_link(self) -> str:
+        said = run_penstock("status", "--config", str(self.folder)).stdout
+        found = LINK.search(said)
+        assert found, said
+        return found[0]
+
+    @property
+    def address(self) -> str:
+        return self.link.partition("#")[0]
+
+    @property
+    def token(self) -> str:
+        return (self.folder / ".penstock" / "token").read_text().strip()
+
+
+@dataclass
+class Visit:
+    """A page that was let in, and what it did besides."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with running(tmp_path_factory.mktemp("demo"), "demo", "--rate", "40") as demo:
+
+        def told() -> Shop | None:
+            assert demo.process.poll() is None, demo.err
+            said = "".join(demo.lines)
+            folder, link = re.search(r"--config (\S+)", said), LINK.search(said)
+            return Shop(demo, Path(folder[1]), link[0]) if folder and link else None
+
+        yield wait_until(told, PATIENCE_S, "the demo to print a link")
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(PATIENCE_S) == 0, demo.err
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser, shop: Shop) -> Iterator[BrowserContext]:
+    with browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def visit(context: BrowserContext, shop: Shop) -> Visit:
+    visit = Visit(context.new_page())
+    visit.page.on("console", lambda said: visit.complaints.append(f"{said.type}: {said.text}"))
+    visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+    visit.page.on("request", lambda asked: visit.requests.append(asked.url))
+    visit.page.goto(shop.link)
+    expect(visit.page.locator("#content")).to_be_visible(timeout=20_000)
+    return visit
+
+
+@pytest.fixture
+def page(visit: Visit) -> Page:
+    visit.page.evaluate("document.activeElement.blur()")
+    visit.page.mouse.move(1, 1)
+    return visit.page
+
+
+def test_a_link_lets_one_browser_in_and_stays_nowhere(
+    browser: Browser, page: Page, context: BrowserContext, shop: Shop
+) -> None:
+    assert page.url == shop.address, "nothing is left of the code in the address bar"
+    (cookie,) = context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert page.evaluate("document.cookie") == ""
+    with browser.new_context() as elsewhere:
+        other = elsewhere.new_page()
+        other.goto(shop.link)
+        expect(other.locator("#door")).to_be_visible()
+        expect(other.locator("#door-why")).to_contain_text("used before")
+        expect(other.locator("#content")).to_be_hidden()
+        other.fill("#door-token", "wrong")
+        other.press("#door-token", "Enter")
+        expect(other.locator("#door-why")).to_contain_text("penstock status")
+        other.goto(shop.new_link())
+        other.reload()
+        expect(other.locator("#content")).to_be_visible()
+    with browser.new_context() as elsewhere:
+        other = elsewhere.new_page()
+        other.goto(shop.address)
+        other.fill("#door-token", shop.token)
+        other.press("#door-token", "Enter")
+        expect(other.locator("#content")).to_be_visible()
+    assert shop.token not in (shop.folder / "run.log").read_text() + shop.demo.err + "".join(shop.demo.lines)
+
+
+def test_the_flow_shows_the_shop_at_work(page: Page, shop: Shop) -> None:
+    expect(page.locator("#state")).to_have_text("live", timeout=20_000)
+    expect(page).to_have_title("live · Penstock")
+    for place in ("written", "confirmed", "applied"):
+        expect(page.locator(f"#lsn-{place}")).to_have_text(re.compile(r"^[0-9A-F]+/[0-9A-F]+$"))
+    before = page.locator("#lsn-applied").inner_text()
+    expect(page.locator("#lsn-applied")).not_to_have_text(before, timeout=10_000)
+    expect(page.locator("#pipe-changes")).to_have_text(re.compile(r"[1-9].* changes/s"))
+    expect(page.locator(".pipe.runs")).to_have_count(3)
+    expect(page.locator("#tile-latency")).to_have_text(re.compile(r"^[0-9.]+ m?s$"))
+    assert page.locator("#chart-latency .bar").count() > 0
+    expect(page.locator("#chart-lag-bytes .stroke")).to_have_count(1)
+    assert re.search(r"build \d+ %", page.locator("#stages").get_attribute("aria-label") or "")
+    told = shop.status()["indexes"]
+    rows = page.locator("#indexes tbody tr")
+    assert rows.count() == len(told) == 3
+    for at, (name, one) in enumerate(told.items()):
+        cells = rows.nth(at).locator("th, td").all_inner_texts()
+        assert (cells[0], cells[1], cells[2]) == (name, "live", "complete")
+        assert 0 < int(cells[4].replace(",", "")) <= one["written"] + 10_000
+
+
+def test_keys_are_shown_to_who_asks_and_lead_to_the_document(page: Page) -> None:
+    changes = page.locator("#changes")
+    expect(changes.locator("li").first).to_be_visible()
+    assert "id=" not in changes.inner_text()
+    assert changes.locator("button").count() == 0
+    page.keyboard.press("k")
+    expect(changes).to_contain_text("id=")
+    link = changes.locator("button").first
+    id = link.inner_text()
+    link.click()
+    expect(page.locator("#search-said")).to_contain_text(f"with the id {id}")
+    expect(page.locator("#hits pre")).to_contain_text(re.compile(r'"\w+": |no such document'))
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("k")
+    expect(changes).not_to_contain_text("id=")
+
+
+def test_search_finds_what_the_command_finds(page: Page, shop: Shop) -> None:
+    page.keyboard.press("/")
+    page.select_option("#search-index", "products")
+    page.keyboard.type("kettle")
+    expect(page.locator("#hits mark").first).to_have_text(re.compile("kettle", re.IGNORECASE))
+    found = {hit.inner_text() for hit in page.locator("#hits button").all()}
+    told = run_penstock("search", "products", "kettle", "--limit", "60", "--json", "--config", str(shop.folder))
+    assert found & {hit["id"] for hit in json.loads(told.stdout)}
+    page.fill("#search-query", 'a "phrase')
+    expect(page.locator("#search-said")).to_contain_text("quotation mark")
+    page.fill("#search-query", "<img src=x onerror=alert(1)>")
+    expect(page.locator("#hits li")).to_have_count(0)
+
+
+def test_a_document_in_quarantine_is_replayed(page: Page, shop: Shop) -> None:
+    reason = "<b>a mapping</b> that does not fit"
+    with closing(sqlite3.connect(shop.folder / ".penstock" / "state.sqlite", timeout=20)) as state, state:
+        row = ("users", "search", "1", "0/1", reason)
+        state.execute("INSERT INTO quarantine (name, sink, id, version, reason) VALUES (?, ?, ?, ?, ?)", row)
+    expect(page.locator("#quarantine tbody tr")).to_have_count(1, timeout=15_000)
+    expect(page.locator("#quarantine tbody")).to_contain_text(reason)
+    page.locator("#quarantine").get_by_role("button", name="Replay").click()
+    expect(page.locator("#quarantine-said")).to_contain_text("1 taken, 0 rejected", timeout=15_000)
+    expect(page.locator("#quarantine tbody tr")).to_have_count(0)
+
+
+def ground(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def test_it_is_light_or_dark_fits_a_phone_and_is_used_by_keyboard(page: Page) -> None:
+    light = ground(page)
+    page.emulate_media(color_scheme="dark")
+    dark = ground(page)
+    assert dark != light, "as the system has it"
+    page.keyboard.press("t")
+    assert ground(page) == light, "and as was chosen, which stays"
+    page.reload()
+    expect(page.locator("#content")).to_be_visible()
+    assert ground(page) == light
+    page.keyboard.press("t")
+    page.emulate_media(color_scheme="light")
+    assert ground(page) == dark
+    page.keyboard.press("t")
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator("#indexes tbody tr")).to_have_count(3)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing sticks out"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+    page.focus("#chart-lag-s")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#chart-lag-s")).to_have_attribute("aria-label", re.compile(r"\d\d:\d\d:\d\d"))
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Tab")
+    reached = set()
+    for _ in range(30):
+        reached.add(page.evaluate("document.activeElement.id"))
+        page.keyboard.press("Tab")
+    assert {"theme", "chart-lag-s", "show-keys", "search-index", "search-query"} <= reached
+
+
+def test_it_asks_nobody_else_and_breaks_none_of_its_own_rules(visit: Visit, shop: Shop) -> None:
+    """Whatever the content security policy forbids would be complained of here."""
+    assert visit.requests
+    assert [url for url in visit.requests if not url.startswith((shop.address, "data:"))] == []
+    assert not [url for url in visit.requests if shop.token in url or shop.link.partition("#")[2] in url]
+    # A query that cannot be read was refused, as it should be, and browsers note that down.
+    assert [one for one in visit.complaints if "status of 400" not in one] == []
+
+
+def take_pictures(page: Page) -> None:
+    pass_time(100)
+    page.fill("#search-query", "oak")
+    expect(page.locator("#hits li").first).to_be_visible()
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    for name, scheme, width in (("light", "light", 1280), ("dark", "dark", 1280), ("phone", "light", 390)):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.set_viewport_size({"width": width, "height": 844})
+        pass_time(2)
+        page.screenshot(path=f"{PICTURES}/page-{name}.png", full_page=True)
+
+
+if PICTURES:
+
+    def test_pictures_are_taken(page: Page) -> None:
+        take_pictures(page)
