@@ -110,14 +110,16 @@ def test_a_histogram_is_cumulative_and_whole() -> None:
 def test_quantiles_are_right_to_a_tenth_and_old_observations_leave_the_window(rng: Any) -> None:
     histogram = Histogram(window_s=300)
     histogram.observe(100.0, now=0.0, count=1000)
+    histogram.observe(100.0, now=300.0, count=10)
     values = sorted(rng.lognormvariate(-3, 1) for _ in range(5000))
     for value in values:
         histogram.observe(value, now=400.0)
     lately = histogram.recent(400.0, 60)
     assert sum(lately) == 5000
+    assert sum(histogram.recent(400.0, 300)) == 5010
     for part in (0.5, 0.95, 0.99):
         assert quantile(lately, part) == pytest.approx(values[int(5000 * part)], rel=0.13)
-    assert histogram.count == 6000
+    assert histogram.count == 6010
     assert quantile([0] * (len(BOUNDS_S) + 1), 0.5) is None
 
 
