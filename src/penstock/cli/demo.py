@@ -36,16 +36,18 @@ def demo(seconds: float | None, rate: float, seed: int, json: bool) -> int:
     """Start an embedded Postgres with a busy shop, and keep three search indexes of it current.
 
     It is `penstock run` on Spark, with a deployment that comes with Penstock. At the end every document is compared
-    with SQL that was written by hand. Needs the demo extra: pip install "penstock[demo]".
+    with SQL that was written by hand. Its page opens in a browser where there is a display; a link into it is printed.
+    Needs the demo extra: pip install "penstock[demo]".
     """
     from rich.console import Console
 
     from penstock.demo.run import Request, run
 
     with Ending() as ending:
-        request = Request(seconds, rate, seed, quiet=json, stop=ending.requested)
+        console = Console()
+        request = Request(seconds, rate, seed, json, console.is_terminal and not json, ending.requested)
         try:
-            outcome = run(request, Console())
+            outcome = run(request, console)
         except PenstockError:
             if not ending.requested.is_set():
                 raise

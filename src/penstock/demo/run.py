@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from penstock.demo.browser import show_page
 from penstock.demo.deployment import Deployment
 from penstock.demo.figures import Figures, Watch
 from penstock.demo.probe import Probe
@@ -50,12 +51,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class Request:
-    """How long (None: until `stop`), how fast, and who is told."""
+    """How long (None: until `stop`), how fast, who is told, and whether a browser may be opened."""
 
     seconds: float | None = None
     rate: float = 100.0
     seed: int = 0
     quiet: bool = False
+    open_page: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
 
 
@@ -119,6 +121,7 @@ class _Performance:
             self._view.show(figures)
             if not live and figures.is_live and figures.position:
                 deadline, live = time.monotonic() + limit, True
+                show_page(self._deployment.page_link, self._request.open_page)
             if self._request.stop.wait(_LOOK_S):
                 return
 
