@@ -84,7 +84,7 @@ class Watching:
             "penstock_batch_seconds": report.duration,
             "penstock_commit_to_searchable_seconds": report.latency,
         }
-        self._public.attach(lambda: self._told(sampler), histograms)
+        self._public.attach(lambda: sampler.told(looking=False), histograms)
         return answers
 
     def _told(self, sampler: Sampler) -> dict[str, Any]:

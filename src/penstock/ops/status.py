@@ -130,11 +130,11 @@ class Sampler:
             log.debug("the server does not say how far it is: %s", error)
             return None, None
 
-    def told(self) -> dict[str, Any]:
-        """The run's own report with the last sample, and rates. Asking makes samples more frequent for a while."""
-        if time.monotonic() > self._looked + _WATCHED_FOR_S:
+    def told(self, *, looking: bool = True) -> dict[str, Any]:
+        """The run's own report with the last sample, and rates; whoever looks has samples taken more often for a while."""
+        if looking and time.monotonic() > self._looked + _WATCHED_FOR_S:
             self._wake.set()
-        self._looked = time.monotonic()
+        self._looked = time.monotonic() if looking else self._looked
         with self._lock:
             last = self._samples[-1] if self._samples else None
         told = {**self._report.told(), "started": round(self._report.started, 3), "now": round(time.time(), 3)}

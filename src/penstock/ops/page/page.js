@@ -509,6 +509,7 @@ async function replay(entries) {
 // The beat -------------------------------------------------------------------------------------------------------
 
 function show(now) {
+  if (!told) $("searching").hidden = !now.sinks.some((one) => one.type === "local");
   told = now;
   showState(now);
   showFlow(now);
