@@ -10,6 +10,7 @@ import click
 from penstock.cli import options
 from penstock.cli.options import SectionedCommand, logged, option
 from penstock.cli.output import print_json, print_table, size_of
+from penstock.errors import OperatorError
 
 
 @click.command(cls=SectionedCommand, short_help="How far a running deployment is.")
@@ -18,7 +19,6 @@ from penstock.cli.output import print_json, print_table, size_of
 @logged
 def status(config: str | None, json: bool) -> None:
     """Ask the `penstock run` of this deployment how far it is: phases, counts, position, trouble, its page."""
-    from penstock.app.watching import page_link
     from penstock.config.file import read_deployment
     from penstock.ops.control import ask
 
@@ -44,7 +44,16 @@ def status(config: str | None, json: bool) -> None:
     for line in _measured(told):
         click.echo(line)
     if told["page"]:
-        click.echo(f"The page: {page_link(state, told['page'])} (this link lets one browser in, once)")
+        _tell_page(state, told["page"])
+
+
+def _tell_page(state: Path, page: str) -> None:
+    from penstock.app.watching import page_link
+
+    try:
+        click.echo(f"The page: {page_link(state, page)} (this link lets one browser in, once)")
+    except OperatorError as error:
+        click.echo(f"The page: {page} (no link into it: {error.message})")
 
 
 def _measured(told: dict[str, Any]) -> list[str]:

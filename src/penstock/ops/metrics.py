@@ -41,6 +41,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("penstock_documents_written_total", "counter", "documents that live wrote", ("index",)),
     Metric("penstock_documents_deleted_total", "counter", "documents that live deleted", ("index",)),
     Metric("penstock_index_phase", "gauge", "1 for the phase of an index, 0 for the others", ("index", "phase")),
+    Metric("penstock_index_marked", "gauge", "1 where an index has to be reconciled, else 0", ("index",)),
     Metric("penstock_backfill_chunks", "gauge", "chunks that the last seed of an index has", ("index",)),
     Metric("penstock_backfill_chunks_done", "gauge", "chunks of it that are durable", ("index",)),
     Metric("penstock_backfill_documents", "gauge", "documents that it has written", ("index",)),
@@ -102,6 +103,7 @@ def _of_indexes(told: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     indexes = told["indexes"].items()
     for name, field in names.items():
         yield name, [({"index": index}, one[field]) for index, one in indexes if one[field] is not None]
+    yield "index_marked", [({"index": index}, index in told.get("marked", ())) for index, _ in indexes]
     yield (
         "index_phase",
         [({"index": index, "phase": phase.value}, one["phase"] == phase) for index, one in indexes for phase in Phase],

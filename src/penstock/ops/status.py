@@ -131,7 +131,7 @@ class Sampler:
             return None, None
 
     def told(self, *, looking: bool = True) -> dict[str, Any]:
-        """The run's own report with the last sample, and rates; whoever looks has samples taken more often for a while."""
+        """The run's own report with the last sample, and rates. While somebody looks, samples are taken more often."""
         if looking and time.monotonic() > self._looked + _WATCHED_FOR_S:
             self._wake.set()
         self._looked = time.monotonic() if looking else self._looked

@@ -237,10 +237,11 @@ let medians = [];
 const rows = new Map();
 
 function showState(now) {
-  const phases = Object.values(now.indexes).map((one) => one.phase), away = Object.entries(now.away || {});
+  const phases = Object.values(now.indexes).map((one) => one.phase), away = Object.entries(now.away || {}), marked = Object.entries(now.marked || {});
   const [word, kind] = now.trouble ? ["in trouble, trying again", "bad"]
     : phases.includes("stopped") ? ["an index is stopped", "bad"]
     : away.length ? ["a sink is left behind", "bad"]
+    : marked.length ? ["an index has to be reconciled", "warn"]
     : phases.includes("seeding") ? ["seeding", "busy"]
     : phases.includes("waiting") ? ["starting", "busy"]
     : now.source && !now.source.reachable ? ["the server does not answer", "bad"] : ["live", "good"];
@@ -249,7 +250,8 @@ function showState(now) {
   const restarts = now.restarts ? `, ${now.restarts} restart${now.restarts > 1 ? "s" : ""}` : "";
   say("running", `running for ${span(now.running_s).join("")}${restarts}`);
   document.title = `${word} · Penstock`;
-  const wrong = [now.trouble.split("\n")[0], ...away.map(([sink, why]) => `Sink ${sink} is left behind: ${why}`)].filter(Boolean);
+  const wrong = [now.trouble.split("\n")[0], ...away.map(([sink, why]) => `Sink ${sink} is left behind: ${why}`),
+    ...marked.map(([index, why]) => `Index ${index} has to be reconciled: ${why}. Run penstock reconcile --repair ${index}.`)].filter(Boolean);
   $("trouble").hidden = !wrong.length;
   say("trouble", wrong.join(" · "));
 }
