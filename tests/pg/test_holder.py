@@ -112,7 +112,7 @@ def test_a_task_that_starts_late_reads_the_same_moment(each_driver: Driver) -> N
     first = driver.read(0)
     driver.database.execute("UPDATE t SET id = id + 100")
     driver.database.execute("DELETE FROM t WHERE id > 115")
-    assert driver.open_transactions() == 1
+    wait_until(lambda: driver.open_transactions() == 1, what="the reader's own connection to end")
     assert sorted(first + driver.read(1)) == list(range(1, 21))
     driver.await_end()
 
