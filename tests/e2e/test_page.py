@@ -254,7 +254,7 @@ def take_pictures(page: Page) -> None:
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size({"width": width, "height": 844})
         pass_time(2)
-        page.screenshot(path=f"{PICTURES}/page-{name}.png", full_page=True)
+        Path(PICTURES, f"page-{name}.png").write_bytes(page.screenshot(full_page=True))
 
 
 if PICTURES:

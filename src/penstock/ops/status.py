@@ -139,7 +139,7 @@ class Sampler:
             last = self._samples[-1] if self._samples else None
         told = {**self._report.told(), "started": round(self._report.started, 3), "now": round(time.time(), 3)}
         told["quarantine"] = last.quarantine if last else 0
-        told["source"] = _source(last) if last else None
+        told["source"] = _source(last, self._report.end) if last else None
         told["rates"] = dict(last.rates) if last else rates([])
         reasons = unready(told)
         return {**told, "ready": not reasons, "unready": reasons}
@@ -167,13 +167,18 @@ def rates(samples: list[Sample]) -> dict[str, float | None]:
     return {name: None if one is None else round(one / seconds, 1) for name, one in zip(names, found, strict=True)}
 
 
-def _source(sample: Sample) -> dict[str, Any]:
+def _source(sample: Sample, applied: Lsn) -> dict[str, Any]:
+    """What a sample says; the server has written at least what was applied since."""
     slot = sample.slot
     found: dict[str, Any] = {"reachable": slot is not None, "sampled": round(sample.at, 3)}
     found |= {"received": str(sample.received) if sample.received else None}
     found |= {"lag_bytes": sample.lag_bytes, "lag_s": sample.lag_s}
     if slot:
-        found |= {"written": str(slot.written), "confirmed": str(slot.confirmed), "wal_status": slot.wal_status}
+        found |= {
+            "written": str(max(slot.written, applied)),
+            "confirmed": str(slot.confirmed),
+            "wal_status": slot.wal_status,
+        }
         names = ("active", "lost", "retained_bytes", "lag_bytes", "safe_bytes")
         found |= {f"slot_{name}": getattr(slot, name) for name in names}
     return found

@@ -146,11 +146,10 @@ class LineChart {
       parts.push(draw("line", { class: "grid", x1: left, x2: width - right, y1: y(most * part), y2: y(most * part) }));
       parts.push(draw("text", { class: "axis", x: left - 8, y: y(most * part) + 4, "text-anchor": "end" }, this.words(most * part)));
     }
-    for (const minutes of width < 450 ? [4, 2, 0] : [4, 3, 2, 1, 0]) {
-      const place = x(this.now - minutes * 60);
-      if (place < left + 20) continue;
-      const text = minutes ? `−${minutes} min` : "now";
-      parts.push(draw("text", { class: "axis", x: place, y: height - 3, "text-anchor": minutes ? "middle" : "end" }, text));
+    const step = (this.window > 150 ? 60 : 30) * (width < 450 ? 2 : 1);
+    for (let ago = 0; x(this.now - ago) > left + 20; ago += step) {
+      const text = ago % 60 ? `−${ago} s` : ago ? `−${ago / 60} min` : "now";
+      parts.push(draw("text", { class: "axis", x: x(this.now - ago), y: height - 3, "text-anchor": ago ? "middle" : "end" }, text));
     }
     if (this.points.length > 1) {
       const line = this.points.map((one) => `${x(one.at).toFixed(1)},${y(this.pick(one)).toFixed(1)}`).join("L");
