@@ -177,7 +177,7 @@ def lines(report: Report) -> Iterator[str]:
             if one.index == index:
                 yield from _lines(one)
         yield ""
-    yield _summary(report.diagnostics)
+    yield summary(report.diagnostics)
 
 
 def _lines(one: Diagnostic) -> Iterator[str]:
@@ -188,7 +188,8 @@ def _lines(one: Diagnostic) -> Iterator[str]:
     yield from (click.style(f"           {visible(line)}", dim=True) for line in one.sql.splitlines())
 
 
-def _summary(found: Iterable[Diagnostic]) -> str:
+def summary(found: Iterable[Diagnostic]) -> str:
+    """How many findings there are, by severity."""
     counts: dict[str, int] = {}
     for one in found:
         counts[one.severity] = counts.get(one.severity, 0) + 1

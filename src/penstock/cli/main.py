@@ -20,6 +20,7 @@ from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.failure import EXIT_CODES, INTERRUPTED, tell
 from penstock.cli.follow import follow
+from penstock.cli.init import init
 from penstock.cli.lock import build, lock
 from penstock.cli.lookup import lookup
 from penstock.cli.options import show_help
@@ -57,6 +58,7 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
+    init,
     slots,
     coverage,
     tail,

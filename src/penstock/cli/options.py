@@ -49,13 +49,15 @@ config = option(
 
 yes = option("--yes", is_flag=True, help="Do not ask.")
 
+_URL_HELP = (
+    "postgresql://user@host:port/database, or libpq's keywords. A password in it shows in the process list:"
+    " put such a URL into PENSTOCK_URL. What no flag says is taken from PG* variables and service files."
+)
+_URL = option("--url", metavar="URL", help=_URL_HELP)
+# The variable that a deployment reads, where a deployment is about to be written.
+_DEPLOYMENTS_URL = option("--url", also_envvar="DATABASE_URL", metavar="URL", help=_URL_HELP)
+
 _CONNECTION = (
-    option(
-        "--url",
-        metavar="URL",
-        help="postgresql://user@host:port/database, or libpq's keywords. A password in it shows in the process list:"
-        " put such a URL into PENSTOCK_URL. What no flag says is taken from PG* variables and service files.",
-    ),
     option("--host", metavar="HOST", help="Host name, address, or socket folder."),
     option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Port."),
     option("--database", metavar="NAME", help="Database."),
@@ -99,7 +101,15 @@ def logged(command: Command) -> Command:
 
 def connected(command: Command) -> Command:
     """Give a command the connection and logging flags; it gets the resolved `settings` as an argument."""
+    return _connected(command, _URL)
 
+
+def connected_like_a_deployment(command: Command) -> Command:
+    """The same for a command that writes a deployment: `DATABASE_URL`, which that will read, counts here, too."""
+    return _connected(command, _DEPLOYMENTS_URL)
+
+
+def _connected(command: Command, url: Callable[[Command], Command]) -> Command:
     @functools.wraps(command)
     def run(**given: Any) -> int | None:
         # Here and not above: the driver takes a quarter of a second to load, which --help need not wait for.
@@ -109,7 +119,7 @@ def connected(command: Command) -> Command:
         names = app.ConnectionNames(**{name: given.pop(name) for name in fields})
         return command(settings=app.resolve_connection(names), **given)
 
-    return _with(_CONNECTION, logged(run))
+    return _with((url, *_CONNECTION), logged(run))
 
 
 class SectionedCommand(click.Command):
@@ -142,8 +152,13 @@ def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -
 
 def table_names(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> set[QualifiedTable]:
     """Tables, written as in SQL; the callback of an argument."""
+    return set(table_list(context, parameter, value))
+
+
+def table_list(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> list[QualifiedTable]:
+    """The same in the order given, each once; the callback of an option that may be given several times."""
     try:
-        return {QualifiedTable.parse(text) for text in value}
+        return list(dict.fromkeys(QualifiedTable.parse(text) for text in value))
     except ConfigError as error:
         raise click.BadParameter(f"{error.message}. {error.hint}") from None
 
