@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
+import sqlite3
+import threading
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from tests.fixtures.commands import run_penstock
 from tests.fixtures.opensearch import Node
 from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run, fresh_database
 from tests.fixtures.servers import Servers
+from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
 
@@ -21,6 +26,32 @@ version: 1
 table: day
 fields: [{date: at}, {keyword: note}]
 """
+EVENTS = """
+version: 1
+table: event
+fields: [{integer: note}]
+"""
+TABLES = """
+CREATE TABLE day (id int PRIMARY KEY, at date, note text);
+INSERT INTO day SELECT n, '2026-01-01', n FROM generate_series(1, 9) n;
+CREATE TABLE event (id int, part int, note int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+CREATE TABLE event_1 PARTITION OF event FOR VALUES IN (1);
+CREATE TABLE event_2 PARTITION OF event FOR VALUES IN (2);
+INSERT INTO event SELECT n, n % 2 + 1, n FROM generate_series(1, 20) n;
+"""
+
+
+SINKS = ("local", "search")
+CHANGES = [
+    "UPDATE customer SET name = name || 'x' WHERE id = $",
+    "UPDATE customer SET gone = CASE WHEN gone IS NULL THEN now() END WHERE id = $",
+    "DELETE FROM customer WHERE id = 100 + $",
+    "INSERT INTO customer VALUES (100 + $, 'new') ON CONFLICT (id) DO UPDATE SET name = 'again'",
+    "UPDATE invoice SET customer_id = $ WHERE id = 2 * $",
+    "UPDATE product SET name = name || 'y' WHERE id = $",
+    "INSERT INTO event VALUES (1000 + $, 1, 0) ON CONFLICT (id, part) DO UPDATE SET note = event.note + 1",
+    "DELETE FROM event WHERE id = 1000 + $",
+]
 
 
 class Operated:
@@ -46,6 +77,42 @@ class Operated:
         """The JSON that a command prints."""
         return json.loads(self.penstock(*arguments, "--json", code=code).splitlines()[0])
 
+    def reconcile(self, *arguments: str, code: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
+        """What a reconcile found, by index and sink, where there was something."""
+        told = self.told("reconcile", *arguments, code=code)
+        assert not told["error"]
+        assert not told["skipped"]
+        return {(one["index"], one["sink"]): one for one in told["comparisons"] if one["differing"]}
+
+    def judge(self) -> None:
+        """Every document in every sink is what SQL by hand says."""
+        self.deployed.judge(*market.SCHEMAS)
+        for index, query in (("days", "SELECT id, at, note FROM day"), ("events", "SELECT id, part, note FROM event")):
+            rows = self.execute(query)
+            wanted = {str(id): {"at": str(at), "note": note} for id, at, note in rows}
+            if index == "events":
+                wanted = {f"{id}|{part}": {"note": note} for id, part, note in rows}
+            for found in self.deployed.found(index).values():
+                assert found == wanted
+
+    @contextmanager
+    def traffic(self, rng: random.Random) -> Iterator[None]:
+        """Rows of every table change, come and go, until the end of the block."""
+        ended = threading.Event()
+
+        def go() -> None:
+            with self.deployed.database.connect() as connection:
+                while not ended.is_set():
+                    connection.execute(rng.choice(CHANGES).replace("$", str(rng.randint(1, 40))))
+
+        writer = threading.Thread(target=go)
+        writer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            writer.join()
+
     def reject_words(self, rejecting: bool = True) -> None:
         """Have the search server reject every day whose note is no number, or take it again."""
         body = {"processors": [{"convert": {"field": "note", "type": "integer"}}]}
@@ -59,13 +126,10 @@ def operated(servers: Servers, node: Node) -> Iterator[Operated]:
     """The market and a table of days, into a search server and a local sink."""
     database = fresh_database(servers.get(18))
     database.execute(market.ROWS)
-    database.execute(
-        "CREATE TABLE day (id int PRIMARY KEY, at date, note text);"
-        " INSERT INTO day SELECT n, '2026-01-01', n FROM generate_series(1, 9) n"
-    )
+    database.execute(TABLES)
     deployed = Deployed(database, node)
     deployed.top = 'on_error = "quarantine"'
-    deployed.write(days=DAYS, **market.SCHEMAS)
+    deployed.write(days=DAYS, events=EVENTS, **market.SCHEMAS)
     try:
         deployed.start().await_live()
         yield Operated(deployed, node)
@@ -95,3 +159,105 @@ def test_a_document_leaves_quarantine_when_a_sink_takes_it(operated: Operated) -
     assert "Nothing is in quarantine" in operated.penstock("quarantine", "list")
     assert "is not in quarantine" in operated.penstock("quarantine", "show", "days", "3", code=1)
     assert "there is no index 'nights'" in operated.penstock("quarantine", "replay", "nights", code=2)
+
+
+def test_what_somebody_changed_in_a_sink_is_found_and_mended(operated: Operated) -> None:
+    """E83: missing, extra and different, by id, in each sink; nothing else is told, and nothing is left."""
+    deployed, node = operated.deployed, operated.node
+    alias = f"/{deployed.prefix}customers/_doc"
+    assert node.ask("DELETE", f"{alias}/7")[0] == 200
+    assert node.ask("PUT", f"{alias}/9", {"name": "another", "bills": 0, "dearest": [], "invoices": []})[0] == 200
+    assert node.ask("PUT", f"{alias}/no%20number", {"name": "nobody's"})[0] == 201
+    with closing(sqlite3.connect(deployed.folder / "local.db", timeout=30)) as file:
+        name = [f"{deployed.prefix}places"]
+        ((number,),) = file.execute("SELECT number FROM generation WHERE name = ? AND shown", name)
+        file.execute(f"DELETE FROM documents_{number} WHERE id = 'DE|M'")
+        copied = f"SELECT 'too|many', min(version), ? FROM documents_{number}"
+        file.execute(f"INSERT INTO documents_{number} (id, version, body) {copied}", ['{"name": "x"}'])
+        file.commit()
+    operated.run.catch_up()
+    for arguments, code in (((), 1), (("--repair",), 0)):
+        found = operated.reconcile(*arguments, code=code)
+        assert found.keys() == {("customers", "search"), ("places", "local")}
+        customers, places = found["customers", "search"], found["places", "local"]
+        assert customers["first"] == {"missing": ["7"], "extra": ["no number"], "different": ["9"]}
+        assert places["first"] == {"missing": ["DE|M"], "extra": ["too|many"], "different": []}
+        assert (customers["left"], places["left"]) == ((0, 0) if code == 0 else (3, 2))
+    assert operated.reconcile() == {}
+    operated.judge()
+    shown = operated.penstock("reconcile", "customers")
+    assert "the same" in shown
+    assert "places" not in shown
+    assert "there is no index 'nights'" in operated.penstock("reconcile", "nights", code=2)
+
+
+def test_a_healthy_and_busy_system_has_no_difference(operated: Operated, rng: random.Random) -> None:
+    """E83: whatever is on its way, each time."""
+    with operated.traffic(rng):
+        for arguments in ((), ("--repair",)):
+            assert operated.reconcile(*arguments) == {}
+    operated.run.catch_up()
+    operated.judge()
+
+
+def marked(operated: Operated) -> dict[str, str]:
+    return dict((operated.run.status() or {}).get("marked", {}))
+
+
+def test_rows_that_no_event_told_of_are_marked_and_mended(operated: Operated) -> None:
+    """E77: partitions attached and detached with their rows, a table written anew; not what leaves the rows alone."""
+    execute = operated.execute
+    execute("CREATE TABLE event_3 PARTITION OF event FOR VALUES IN (3)")
+    execute("VACUUM FULL day")
+    execute("VACUUM FULL event_1")
+    execute("INSERT INTO event VALUES (50, 3, 50); ALTER TABLE day ADD COLUMN more float DEFAULT random()")
+    execute("ALTER TABLE customer ALTER name SET NOT NULL")
+    execute("CREATE TABLE event_4 (LIKE event INCLUDING ALL); INSERT INTO event_4 VALUES (61, 4, 61), (62, 4, 62)")
+    execute("ALTER TABLE event ATTACH PARTITION event_4 FOR VALUES IN (4)")
+    wait_until(lambda: "event_4 was attached" in marked(operated).get("events", ""), 60, "the mark")
+    assert marked(operated).keys() == {"events"}
+    assert operated.reconcile("events", code=1)["events", "local"]["first"]["missing"] == ["61|4", "62|4"]
+    assert "has to be reconciled" in operated.penstock("status")
+    operated.reconcile("events", "--repair")
+    execute("ALTER TABLE event DETACH PARTITION event_2; ALTER TABLE day ALTER at TYPE date USING at + 1")
+    wait_until(lambda: marked(operated).keys() == {"events", "days"}, 60, "both marks")
+    assert "no longer a part" in marked(operated)["events"]
+    assert "written anew" in marked(operated)["days"]
+    assert operated.reconcile("--repair").keys() == {(index, sink) for index in ("events", "days") for sink in SINKS}
+    wait_until(lambda: not marked(operated), 60, "the marks to go")
+    operated.judge()
+
+
+def test_a_lost_slot_is_made_anew_and_every_index_mended(operated: Operated) -> None:
+    """E26, E27, E29, E81: nothing runs; a repair joins live at a new slot, the generations stay, the gap is mended."""
+    deployed, execute = operated.deployed, operated.execute
+    operated.reject_words()
+    execute("UPDATE day SET note = 'word' WHERE id = 5")
+    operated.run.await_status(quarantined=1)
+    assert operated.run.stop() == 0
+    assert [one["id"] for one in operated.told("quarantine", "list")] == ["5"]
+    assert "nothing runs" in operated.penstock("quarantine", "replay", code=1)
+    assert "needs a yes" in operated.penstock("quarantine", "drop", code=2)
+    assert operated.told("quarantine", "drop", "days", "5", "--yes") == {"dropped": 1}
+    operated.reject_words(False)
+    assert operated.reconcile("days", "--repair")["days", "search"]["first"]["different"] == ["5"]
+    execute(f"SELECT pg_drop_replication_slot('{deployed.slot}')")
+    execute("DELETE FROM place WHERE code = 'M'; UPDATE product SET name = 'in the gap' WHERE id = 4")
+    execute("INSERT INTO event VALUES (70, 3, 70); INSERT INTO event_2 VALUES (71, 2, 71)")
+    refused = deployed.start()
+    assert refused.ended() == 1
+    assert "penstock reconcile --repair" in refused.err
+    assert "is gone" in operated.penstock("reconcile", code=1)
+    found = operated.reconcile("--repair")
+    assert found["products", "search"]["counts"]["different"] >= 1
+    assert found["places", "local"]["first"]["extra"] == ["DE|M"]
+    operated.judge()
+    run = deployed.start()
+    execute("UPDATE customer SET name = 'after the gap' WHERE id < 5")
+    run.catch_up()
+    operated.judge()
+    told = run.status()
+    assert told
+    assert told["marked"] == {}
+    assert {one["seeded"] for one in told["indexes"].values()} == {0}
+    assert run.stop() == 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import quarantine
+from penstock.app.reconcile import Job
 
 if TYPE_CHECKING:
     from penstock.app.prepared import Prepared
@@ -23,4 +24,5 @@ def commands(prepared: Prepared, pipeline: Pipeline) -> dict[str, Command]:
     return {
         "status": lambda _: pipeline.report.told(),
         "quarantine": functools.partial(quarantine.answer, pipeline),
+        "reconcile": Job(prepared, pipeline).answer,
     }

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
+from penstock.app.marking import look_at_shapes
 from penstock.app.origins import Origins
 from penstock.app.parts import open_builder, open_parts
 from penstock.app.prepared import Prepared
@@ -84,7 +85,9 @@ def prepare(deployment: Deployment) -> Prepared:
     builder = open_builder(deployment)
     present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
     parts = open_parts(deployment, origins, present, builder)
-    return Prepared(deployment, settings, bound, state, builder, parts, origins, lineage, found is None, stopped)
+    fit = Prepared(deployment, settings, bound, state, builder, parts, origins, lineage, found is None, stopped)
+    look_at_shapes(fit, starting=True)
+    return fit
 
 
 def _check_slot(found: slot.SlotInfo | None, deployment: Deployment) -> None:
@@ -94,7 +97,7 @@ def _check_slot(found: slot.SlotInfo | None, deployment: Deployment) -> None:
         raise SlotMissingError(
             f"slot {deployment.source.slot} is gone, but {checkpoint} says that changes were read from it",
             hint="Changes made since then cannot be had any more. See whether the database is the right one. If it is,"
-            " remove that folder: the next run makes a slot and seeds every index again.",
+            " penstock reconcile --repair makes a slot and mends every index.",
         )
 
 
@@ -152,6 +155,7 @@ def _stopped_before(deployment: Deployment) -> Mapping[str, str]:
 def _misfits(prepared: Prepared, thorough: bool) -> Mapping[str, str]:
     """The indexes that the database does not fit any more, and why."""
     if not thorough:
+        look_at_shapes(prepared)
         return drifted(prepared.settings, prepared.schemas.schemas, prepared.builder)
     schemas = [index.schema for index in prepared.deployment.enabled]
     report = check_live(prepared.settings, schemas, source_rules(prepared.deployment.source))

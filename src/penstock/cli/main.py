@@ -25,6 +25,7 @@ from penstock.cli.lock import build, lock
 from penstock.cli.lookup import lookup
 from penstock.cli.options import show_help
 from penstock.cli.quarantine import quarantine
+from penstock.cli.reconcile import reconcile
 from penstock.cli.run import run as run_command
 from penstock.cli.sample import sample
 from penstock.cli.schema import schema
@@ -72,6 +73,7 @@ for command in (
     run_command,
     status,
     quarantine,
+    reconcile,
     follow,
     lookup,
     doctor,

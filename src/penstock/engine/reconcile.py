@@ -2,22 +2,20 @@
 
 Documents are built by ranges of keys and compared with what each sink has of them. What a sink holds beyond that is
 found by sums over hashes of ids: sums that do not agree tell where to look. Guarantees: memory is bounded, whatever the
-index holds; live goes on meanwhile. A difference counts only if nobody wrote the document between two looks although
-everything committed before the build was durable by then, and that twice: what is on its way is none. What is mended is
-built anew at a version that was settled before (invariant 5). Deliberately not: knowing who keeps the index current;
-`Ground` says when it has caught up.
+index holds; live goes on meanwhile. What seems to differ is built once more, and counts only if it differs although
+live, which by then had brought everything committed before, did not write it since before the build: then live will
+not mend it. What is mended is built anew at a version that was settled before (invariant 5). Deliberately not: knowing
+who keeps the index current; `Ground` says what it wrote, and when it has caught up.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
-from typing import NamedTuple
 
 from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection
 from penstock.engine import batch
@@ -70,23 +68,25 @@ class Comparison:
         """How many still do."""
         return self.differing - self.repaired
 
-    def found(self, kind: Kind, ids: Collection[str]) -> None:
-        """Count them, and keep the first."""
-        self.counts[kind] += len(ids)
-        known = self.first[kind]
-        known += sorted(ids)[: _FIRST - len(known)]
+    def found(self, kind: Kind, id: str) -> None:
+        """Count it, and keep it if it is one of the first."""
+        self.counts[kind] += 1
+        if len(self.first[kind]) < _FIRST:
+            self.first[kind].append(id)
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
     """What a comparison stands on.
 
-    `version` gives an LSN that is settled now. `catch_up` returns when everything committed before the call is durable
-    in the sinks. `rejected` is told what a sink rejects of a repair. `advanced` is told after each portion how many
-    ranges are done; it may raise to end it all.
+    `version` gives an LSN that is settled now. `watch` notes from its return on which of these documents of an index
+    live writes; the function that it gives tells them. `catch_up` returns when everything committed before the call is
+    durable in the sinks. `rejected` is told what a sink rejects of a repair. `advanced` is told after each portion how
+    many ranges are done; it may raise to end it all.
     """
 
     version: Callable[[], Lsn]
+    watch: Callable[[str, Collection[str]], Callable[[], Collection[str]]]
     catch_up: Callable[[], None]
     rejected: Callable[[list[tuple[str, Rejection]]], None]
     advanced: Callable[[int], None]
@@ -101,11 +101,30 @@ def compare(parts: Parts, index: str, ranges: Iterable[Range], ground: Ground) -
     for done, documents in _portions(parts, index, ranges):
         for side in sides:
             side.look_at(documents)
+        _judge(sides, index, ground, more_than=_SUSPECTS)
         ground.advanced(done)
     for side in sides:
-        side.look_beyond()
-        side.judge()
+        for _ in side.look_beyond():
+            _judge(sides, index, ground, more_than=_SUSPECTS)
+    _judge(sides, index, ground)
     return [side.told for side in sides]
+
+
+def _judge(sides: Sequence[_Side], index: str, ground: Ground, more_than: int = 0) -> None:
+    """Look again at what seems to differ, if it is that much, until each turns out the same, or different."""
+    if sum(len(side.suspects) for side in sides) <= more_than:
+        return
+    for _ in range(_ROUNDS):
+        ids = sorted({id for side in sides for id in side.suspects})
+        if not ids:
+            return
+        written = ground.watch(index, ids)
+        built = sides[0].build(ids)
+        ground.catch_up()
+        for side in sides:
+            side.conclude(built, written)
+    for side in sides:
+        side.suspects.clear()  # live writes these all the time: it keeps them
 
 
 def _portions(parts: Parts, index: str, ranges: Iterable[Range]) -> Iterator[tuple[int, Documents]]:
@@ -127,13 +146,6 @@ def _portions(parts: Parts, index: str, ranges: Iterable[Range]) -> Iterator[tup
     yield done, gathered
 
 
-class _Seen(NamedTuple):
-    """A document as it was found differing: what the sink had of it, and what the database says."""
-
-    held: Held | None
-    built: bytes | None
-
-
 class _Side:
     """One sink's side of a comparison."""
 
@@ -141,7 +153,7 @@ class _Side:
         self._parts = replace(parts, sinks={index: [sink]}, aside=frozenset())
         self._index, self._sink, self._ground = index, sink, ground
         self._sums = array("Q", bytes(8 * _SUMS))
-        self._suspects: set[str] = set()
+        self.suspects: set[str] = set()
         self.told = Comparison(index, sink.name)
 
     def count(self) -> None:
@@ -161,77 +173,45 @@ class _Side:
         self._add(documents.ids)
         self.told.compared += len(documents.ids)
         pairs = zip(documents.ids, documents.bodies, strict=True)
-        self._suspect(id for id, body in pairs if not _is_same(held.get(id), body))
+        self.suspects.update(id for id, body in pairs if not _is_same(held.get(id), body))
 
-    def look_beyond(self) -> None:
-        """Where the sums do not agree, look for documents that the database has no rows for."""
+    def look_beyond(self) -> Iterator[None]:
+        """Where the sums do not agree, look for documents that the database has no rows for, portion by portion."""
         wrong = {at for at, code in enumerate(self._sums) if code}
         for ids in self._sink.scan(self._index) if wrong else ():
             some = [id for id in ids if hash(id) % _SUMS in wrong]
-            built = self._build(some)
-            self._suspect(id for id in some if built[id] is None)
+            built = self.build(some)
+            self.suspects.update(id for id in some if built[id] is None)
+            yield
 
-    def _suspect(self, ids: Iterable[str]) -> None:
-        self._suspects.update(ids)
-        if len(self._suspects) > _SUSPECTS:
-            self.judge()
-
-    def _build(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
+    def build(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """The documents of these ids as the database has them now."""
         found: dict[str, bytes | None] = dict.fromkeys(ids)
         keys = self._parts.builder.keys(self._index, ids)
         for _, built, bodies in self._parts.builder.build(self._index, list(keys.values())) if keys else ():
-            found.update(zip(built, bodies, strict=True))
+            found.update((id, body) for id, body in zip(built, bodies, strict=True) if id in found)
         return found
 
-    def judge(self) -> None:
-        """Look again at what seems to differ, until each turns out the same, or different, or always on the move."""
-        before: dict[str, _Seen] = {}
-        left, self._suspects = self._suspects, set()
-        for _ in range(_ROUNDS):
-            if not left:
-                return
-            wrong, before = self._look_again(left, before)
-            self._conclude(wrong)
-            left = (left - wrong.keys()) & before.keys()
-        # Live writes these all the time: it keeps them.
-
-    def _look_again(
-        self, ids: Collection[str], before: Mapping[str, _Seen]
-    ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-        """Those that differ for sure, and all that differ: nothing wrote them, and they did so the last time, too."""
-        listed = sorted(ids)
-        first = self._sink.look(self._index, listed)
-        built = self._build(listed)
-        self._ground.catch_up()
-        last = self._sink.look(self._index, listed)
-        wrong, differing = {}, {}
-        for id in listed:
-            if _is_same(last.get(id), built[id]):
-                continue
-            differing[id] = seen = _Seen(_brief(last.get(id)), _digest(built[id]))
-            if _brief(first.get(id)) == seen.held and before.get(id) == seen:
-                wrong[id] = _Seen(last.get(id), built[id])
-        return wrong, differing
-
-    def _conclude(self, wrong: Mapping[str, _Seen]) -> None:
-        by_kind: dict[Kind, list[str]] = {}
-        for id, seen in wrong.items():
-            is_there = seen.held is not None and seen.held.body is not None
-            kind = Kind.EXTRA if seen.built is None else Kind.DIFFERENT if is_there else Kind.MISSING
-            by_kind.setdefault(kind, []).append(id)
-        for kind, ids in by_kind.items():
-            self.told.found(kind, ids)
+    def conclude(self, built: Mapping[str, bytes | None], written: Callable[[], Collection[str]]) -> None:
+        """What still differs, and live did not write meanwhile, counts; what live wrote is looked at once more."""
+        held = self._sink.look(self._index, sorted(self.suspects))
+        differing = {id for id in self.suspects if not _is_same(held.get(id), built[id])}
+        self.suspects = differing & set(written())
+        wrong = {id: held.get(id) for id in sorted(differing - self.suspects)}
+        for id, found in wrong.items():
+            is_there = found is not None and found.body is not None
+            kind = Kind.EXTRA if built[id] is None else Kind.DIFFERENT if is_there else Kind.MISSING
+            self.told.found(kind, id)
         if wrong and self._ground.repair:
             self._repair(wrong)
 
-    def _repair(self, wrong: Mapping[str, _Seen]) -> None:
+    def _repair(self, wrong: Mapping[str, Held | None]) -> None:
         """Build them anew and write them; what the sink has then is as it was only if our write lost."""
         tally = batch.rebuilt(self._parts, self._index, wrong.keys(), self._ground.version())
         self._ground.rejected(tally.rejected)
         rejected = {one.id for _, one in tally.rejected}
         now = self._sink.look(self._index, sorted(wrong))
-        newer = {id for id in wrong.keys() - rejected if (held := now.get(id)) and held == wrong[id].held}
+        newer = {id for id in wrong.keys() - rejected if (held := now.get(id)) and held == wrong[id]}
         self.told.rejected += len(rejected)
         self.told.newer += len(newer)
         self.told.repaired += len(wrong) - len(rejected) - len(newer)
@@ -250,15 +230,6 @@ def _value(body: bytes) -> object:
         return json.loads(body, parse_float=Decimal)
     except ValueError:
         return body
-
-
-def _brief(held: Held | None) -> Held | None:
-    """What is held, by a digest: enough to know it again."""
-    return held and Held(held.version, _digest(held.body))
-
-
-def _digest(body: bytes | None) -> bytes | None:
-    return None if body is None else b"%d %d" % (len(body), zlib.crc32(body))
 
 
 def summary(comparisons: Sequence[Comparison]) -> dict[str, int]:

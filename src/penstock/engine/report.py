@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -81,6 +81,8 @@ class Report:
     end: Lsn = Lsn.ZERO
     restarts: int = 0
     quarantined: int = 0
+    marked: Mapping[str, str] = field(default_factory=dict)
+    """The indexes that have to be reconciled, and why."""
     trouble: str = ""
     away: dict[str, str] = field(default_factory=dict)
     """The sinks that were left behind, and why."""
@@ -211,6 +213,7 @@ class Report:
                 "position": str(self.end),
                 "restarts": self.restarts,
                 "quarantined": self.quarantined,
+                "marked": dict(self.marked),
                 "trouble": self.trouble,
                 "away": dict(self.away),
                 "running_s": round(time.time() - self.started, 1),

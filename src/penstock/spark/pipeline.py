@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from pyspark import SparkContext
 from penstock.contracts import Extent, Key
 from penstock.engine import batch, quarantine
 from penstock.engine.batch import Parts, Tally
+from penstock.engine.marks import Marks
 from penstock.engine.policy import Backoff, judge
 from penstock.engine.recent import summary
 from penstock.engine.report import Course, Report
@@ -96,6 +97,8 @@ class Pipeline:
     _seed_error: BaseException | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock)
     _backoff: Backoff = field(default_factory=Backoff)
+    _watched: frozenset[tuple[str, str]] = frozenset()
+    _met: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._seeder = Seeder(self)
@@ -183,8 +186,13 @@ class Pipeline:
         """Stop what the database no longer fits, before anything fails because of it."""
         try:
             self.stop_indexes(self.plan.misfits(False))
+            self.look_at_marks()
         except RetryableError as error:
             log.debug("the catalog could not be read: %s", error)
+
+    def look_at_marks(self) -> None:
+        """Tell which indexes have to be reconciled."""
+        self.report.marked = {index: mark.reason for index, mark in Marks(self.state).marked().items()}
 
     def stop_indexes(self, misfits: Mapping[str, str]) -> bool:
         """Go on without them; an error where none would be left."""
@@ -253,6 +261,7 @@ class Pipeline:
                     self._apply(frame)
             except BaseException as error:
                 self._failure = error
+                self._met.update(id for _, id in self._watched)  # there is no telling what was written
                 raise
             self._backoff.succeeded()
 
@@ -260,7 +269,7 @@ class Pipeline:
         began = time.monotonic()
         fetched = direct.fetch(self.plan.socket) if self.plan.socket else None
         seeding = frozenset(index for index in self.plan.parts.indexes if self.state.seed(index))
-        watched: dict[str, Any] = {"seeding": seeding, "aside": self.state.aside()}
+        watched: dict[str, Any] = {"seeding": seeding, "aside": self.state.aside() | self._watched}
         if fetched is not None and fetched.changes is None:
             tally, end = Tally(), fetched.end
         elif fetched is not None:
@@ -269,6 +278,7 @@ class Pipeline:
         else:
             tally, end = self._spread(frame, watched)
         self.judge(tally, end)
+        self._met.update(id for _, _, id in tally.healed)
         for index in seeding & {index for index, _ in tally.gone}:
             self.state.note_gone(index, [key for one, key in tally.gone if one == index])
         seconds = time.monotonic() - began
@@ -293,6 +303,27 @@ class Pipeline:
             return tally, found.version
         finally:
             found.release()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is under way."""
+        return self._idle.locked()
+
+    def watch(self, index: str, ids: Collection[str]) -> Callable[[], Collection[str]]:
+        """Note from now on which of these documents live writes; the function tells them, also of the batch under way.
+
+        One set of documents is watched at a time.
+        """
+        self._watched, self._met = frozenset((index, id) for id in ids), set()
+        with self._idle:
+            pass  # the batch under way was begun without knowing
+        self._met = met = set[str]()
+
+        def written() -> Collection[str]:
+            with self._idle:
+                return met & set(ids)
+
+        return written
 
     def settled(self) -> Lsn:
         """An LSN that was settled before anything that is built from now on: the version of what is built by itself."""

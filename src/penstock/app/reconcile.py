@@ -1,0 +1,246 @@
+"""`penstock reconcile`: every index held against the database, beside a running deployment or without one.
+
+A running deployment does it in a thread of its own, and tells how far it is to whoever asks; where none runs, the
+command does it itself, and no run can begin meanwhile. Guarantees: with a running deployment, a difference counts only
+after live had caught up; what cannot be compared is told with the reason. One at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.rejoin import committed, require_slot
+from penstock.config.connection import connection_settings
+from penstock.contracts import Key, ReadableSink
+from penstock.document.cutting import cuts
+from penstock.engine.marks import Marks
+from penstock.engine.reconcile import Comparison, Ground, compare
+from penstock.engine.state import State
+from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError, UnavailableError
+from penstock.model import Lsn
+from penstock.postgres import slot
+from penstock.postgres.connection import open_sql
+
+if TYPE_CHECKING:
+    from penstock.app.prepared import Prepared
+    from penstock.config.deployment import Deployment
+    from penstock.engine.batch import Parts
+    from penstock.spark.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+# How long nothing may come before live counts as having caught up, where its reader says that it got everything; and
+# where there is no telling, because it runs on another machine.
+_QUIET_S, _UNTOLD_QUIET_S = 1.5, 10.0
+# A commit that did not wait for the disk is there within this time.
+_FLUSHED_S = 1.0
+_PATIENCE_S = 600.0
+_POLL_S = 0.1
+
+
+@dataclass(slots=True)
+class Course:
+    """How far a reconcile is, and what it found so far."""
+
+    repair: bool
+    index: str = ""
+    ranges: int = 0
+    done: int = 0
+    running: bool = True
+    comparisons: list[Comparison] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """What was not compared (an index, or an index in a sink), and why."""
+    error: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """Everything as JSON has it."""
+        found = [{**asdict(one), "differing": one.differing, "left": one.left} for one in self.comparisons]
+        plain = ("repair", "index", "ranges", "done", "running", "skipped", "error")
+        return {**{name: getattr(self, name) for name in plain}, "comparisons": found}
+
+
+def work(course: Course, prepared: Prepared, parts: Parts, indexes: Sequence[str], ground: Ground) -> None:
+    """Compare one index after the other; a mark goes with the differences."""
+    marks = Marks(prepared.state)
+    for index in indexes:
+        sinks = _comparable(course, prepared.state, parts, index)
+        if not sinks:
+            continue
+        before = marks.marked().get(index)
+        edges: list[Key | None] = [None, *cuts(prepared.settings, prepared.schemas.schema(index)), None]
+        course.index, course.ranges, course.done = index, len(edges) - 1, 0
+        found = compare(replace(parts, sinks={index: sinks}), index, itertools.pairwise(edges), ground)
+        if prepared.state.seed(index):
+            course.skipped[index] = "a seed of it began meanwhile"
+            continue
+        course.comparisons += found
+        if course.repair and before and not any(one.left for one in found):
+            marks.clear(index, before)
+            log.info("index %s is reconciled", index)
+
+
+def _comparable(course: Course, state: State, parts: Parts, index: str) -> list[ReadableSink]:
+    """The sinks of an index that can be compared; the others are told."""
+    if index not in parts.sinks or state.seed(index):
+        course.skipped[index] = "it is being seeded" if index in parts.sinks else "it is stopped: see penstock status"
+        return []
+    found: list[ReadableSink] = []
+    for sink in parts.sinks[index]:
+        if not isinstance(sink, ReadableSink):
+            course.skipped[f"{index} in {sink.name}"] = "a log of changes cannot be compared"
+        elif not sink.exact:
+            course.skipped[f"{index} in {sink.name}"] = "an ingest pipeline changes its documents"
+        elif sink.seeded(index) is None:
+            course.skipped[f"{index} in {sink.name}"] = "it has to be seeded: penstock run does that"
+        else:
+            found.append(sink)
+    return found
+
+
+class Job:
+    """The reconcile of a running deployment: at most one at a time, the last one stays to be told of."""
+
+    def __init__(self, prepared: Prepared, pipeline: Pipeline) -> None:
+        self._prepared, self._pipeline = prepared, pipeline
+        self._lock = threading.Lock()
+        self._course: Course | None = None
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The control socket's `reconcile`: `action` is start (with `indexes` and `repair`) or state."""
+        with self._lock:
+            if asked.get("action") == "start":
+                self._start(list(asked.get("indexes") or self._pipeline.plan.parts.indexes), bool(asked.get("repair")))
+            if self._course is None:
+                raise ConfigError("no reconcile was started", hint="Start one: penstock reconcile.")
+            return self._course.told()
+
+    def _start(self, indexes: Sequence[str], repair: bool) -> None:
+        if self._course and self._course.running:
+            raise OperatorError("a reconcile is under way", hint="Wait for its end.")
+        self._course = course = Course(repair)
+        threading.Thread(target=self._run, args=(course, indexes), name="penstock-reconcile", daemon=True).start()
+
+    def _run(self, course: Course, indexes: Sequence[str]) -> None:
+        pipeline = self._pipeline
+
+        def advanced(done: int) -> None:
+            course.done += done
+            _require_going(pipeline)
+
+        def behind() -> None:
+            catch_up(self._prepared, pipeline)
+
+        ground = Ground(pipeline.settled, pipeline.watch, behind, pipeline.state.quarantine, advanced, course.repair)
+        try:
+            work(course, self._prepared, pipeline.plan.parts, indexes, ground)
+        except PenstockError as error:
+            course.error = str(error)
+        except BaseException as error:
+            course.error = f"it failed with an error that was not foreseen ({type(error).__name__})"
+            log.debug("the reconcile failed", exc_info=error)
+        finally:
+            pipeline.watch("", ())
+            pipeline.look_at_marks()
+            course.running = False
+
+
+def _require_going(pipeline: Pipeline) -> None:
+    if pipeline.stopping.is_set():
+        raise UnavailableError("penstock run is ending", hint="Reconcile again when it runs.")
+
+
+def catch_up(prepared: Prepared, pipeline: Pipeline) -> None:
+    """Return when everything that is committed now is durable in the sinks.
+
+    Live has passed the place where the WAL ends now; or its reader got everything up to there, and nothing came of it
+    for a while: there were no changes of ours.
+    """
+    with open_sql(prepared.settings) as connection:
+
+        def ask(what: str) -> Lsn:
+            return Lsn.parse(slot.execute(connection, f"SELECT pg_catalog.{what}()::text")[0][0])
+
+        wanted = ask("pg_current_wal_insert_lsn")
+        began = quiet_since = time.monotonic()
+        flushed, batches = Lsn.ZERO, pipeline.report.batches
+        while pipeline.report.end < wanted:
+            _require_going(pipeline)
+            now = time.monotonic()
+            if now - began > _PATIENCE_S:
+                raise UnavailableError(
+                    f"live did not get to {wanted} within {_PATIENCE_S:.0f} s", hint="See its status."
+                )
+            if not flushed and now - began > _FLUSHED_S:
+                flushed = ask("pg_current_wal_flush_lsn")
+            received = _received(prepared)
+            if pipeline.is_busy or pipeline.report.batches != batches or (received is not None and received < flushed):
+                quiet_since, batches = now, pipeline.report.batches
+            elif flushed and now - quiet_since > (_UNTOLD_QUIET_S if received is None else _QUIET_S):
+                return
+            time.sleep(_POLL_S)
+
+
+def _received(prepared: Prepared) -> Lsn | None:
+    """How far the stream's reader has received, where it runs on this machine."""
+    from penstock.spark.health import readers
+
+    where = (prepared.deployment.source.slot, prepared.settings.describe())
+    found = next((one for one in readers() if (one.slot, one.server) == where), None)
+    return Lsn.parse(found.received) if found else None
+
+
+def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell: Callable[[Course], None]) -> Course:
+    """Reconcile while nothing runs; with no usable slot and `repair`, one is made first. `tell` hears how far it is."""
+    from penstock.app.running import prepare
+
+    joined = _make_ready(deployment, repair)
+    prepared = prepare(deployment)
+    course = Course(repair)
+
+    def advanced(done: int) -> None:
+        course.done += done
+        tell(course)
+
+    try:
+        version = _settled(prepared, joined)
+        ground = Ground(
+            lambda: version, lambda index, ids: tuple, lambda: None, prepared.state.quarantine, advanced, repair
+        )
+        work(course, prepared, prepared.parts, indexes or prepared.parts.indexes, ground)
+    finally:
+        prepared.close()
+    course.running = False
+    return course
+
+
+def _make_ready(deployment: Deployment, repair: bool) -> bool:
+    """See that nothing runs, and that the slot can be read from; whether it is a new one."""
+    folder = Path(deployment.locate(deployment.state))
+    if not (folder / "state.sqlite").exists():
+        raise ConfigError(f"nothing was ever seeded with the state in {folder}", hint="Start penstock run first.")
+    with closing(State(folder)) as state:
+        if not state.acquire():
+            raise RetryableError(f"a penstock is starting or ending with the state in {folder}", hint="Try again.")
+        return require_slot(deployment, connection_settings(deployment), state, repair=repair)
+
+
+def _settled(prepared: Prepared, joined: bool) -> Lsn:
+    """Where the slot stands, or how far it was read and done; of a new slot, once what ran then is finished."""
+    name, state = prepared.deployment.source.slot, prepared.deployment.locate(prepared.deployment.state)
+    with open_sql(prepared.settings) as connection:
+        found = slot.inspect(connection, name)
+        running = "SELECT pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot())::text::bigint"
+        xids = [xid & 0xFFFFFFFF for (xid,) in slot.execute(connection, running)]
+    if found is None or found.confirmed_flush_lsn is None:
+        raise slot.missing(name)
+    if joined:
+        prepared.builder.settle(xids)
+    return max(found.confirmed_flush_lsn, committed(Path(state)))

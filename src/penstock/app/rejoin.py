@@ -1,0 +1,125 @@
+"""A slot that changes were lost from: another one is made, and live joins there.
+
+Guarantees: nothing is made or forgotten unless a repair was asked for. Every index is marked for reconcile, durably,
+before anything else is done, so that whatever breaks off on the way, the gap is never forgotten: as long as the old
+checkpoint is there a run refuses to start, and afterwards the marks say what is to be done. The generations stay: what
+they miss is what a reconcile finds. Deliberately not: another server, or one restored to an earlier time, where the
+versions that sinks hold mean nothing: only a new seed helps there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.engine.marks import Marks
+from penstock.errors import OperatorError, PositionError, SlotLostError, SlotMissingError
+from penstock.model import Lsn
+from penstock.postgres import replication, slot
+from penstock.postgres.connection import ConnectionSettings, open_sql
+
+if TYPE_CHECKING:
+    from penstock.config.deployment import Deployment
+    from penstock.engine.state import State
+
+log = logging.getLogger(__name__)
+
+_CHECKPOINT = "checkpoint"
+_REPAIR = "Changes may be lost. penstock reconcile --repair goes on from here, and mends every index."
+
+
+class _Logged(NamedTuple):
+    """How far a checkpoint says that the slot was read, and of which server."""
+
+    lsn: Lsn
+    system_id: str
+
+
+def require_slot(deployment: Deployment, settings: ConnectionSettings, state: State, *, repair: bool) -> bool:
+    """See that the slot serves the checkpoint; with `repair`, make it so. Whether live has to join anew."""
+    folder = Path(deployment.locate(deployment.state), _CHECKPOINT)
+    logged = _logged(folder)
+    with open_sql(settings) as connection:
+        found = slot.inspect(connection, deployment.source.slot)
+        ((end,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+    trouble = _trouble(found, logged, deployment.source.slot)
+    if trouble is None:
+        return False
+    _require_same_server(settings, logged, Lsn.parse(end), folder)
+    if not repair:
+        raise trouble
+    log.warning("%s", trouble.message)
+    Marks(state).mark({index.name: trouble.message for index in deployment.enabled})
+    _make(settings, found, deployment.source.slot)
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def committed(state: Path) -> Lsn:
+    """The end of the last batch that Spark has logged as done: everything up to there is settled, and in the sinks."""
+    done = _numbers(state / _CHECKPOINT / "commits")
+    found = _read(state / _CHECKPOINT, done[0]) if done else None
+    return found.lsn if found else Lsn.ZERO
+
+
+def _logged(checkpoint: Path) -> _Logged | None:
+    """The last offset that Spark has logged, if there is one."""
+    return next((found for one in _numbers(checkpoint / "offsets") if (found := _read(checkpoint, one))), None)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted((int(one.name) for one in folder.glob("[0-9]*") if one.name.isdigit()), reverse=True)
+
+
+def _read(checkpoint: Path, batch: int) -> _Logged | None:
+    """The end of a batch; None where Spark was ended while it wrote it down."""
+    try:
+        offset = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+        return _Logged(Lsn.parse(offset["lsn"]), str(offset.get("system", "")))
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def _trouble(found: slot.SlotInfo | None, logged: _Logged | None, name: str) -> OperatorError | None:
+    """Why the slot does not serve the checkpoint."""
+    if logged is None and found is None:
+        raise SlotMissingError(
+            f"there is no slot {name}, and nothing was read from one",
+            hint="penstock run makes it, and seeds every index.",
+        )
+    at = logged.lsn if logged else Lsn.ZERO
+    if found is None:
+        return SlotMissingError(f"slot {name} is gone; it was read up to {at}", hint=_REPAIR)
+    if found.lost:
+        found_out = f"the server has thrown away WAL that slot {name} needed; it was read up to {at}"
+        return SlotLostError(found_out, hint=_REPAIR)
+    confirmed = found.confirmed_flush_lsn or Lsn.ZERO
+    if logged and logged.lsn and confirmed > logged.lsn:
+        return PositionError(f"slot {name} stands at {confirmed}, and it was read up to {at}", hint=_REPAIR)
+    return None
+
+
+def _require_same_server(settings: ConnectionSettings, logged: _Logged | None, end: Lsn, folder: Path) -> None:
+    """Versions in sinks are positions of the server that they were read from."""
+    with replication.connect(settings) as client:
+        system_id = client.system.system_id
+    if logged is None or (logged.system_id in ("", system_id) and logged.lsn <= end):
+        return
+    raise PositionError(
+        f"{folder} is of another server, or of this one before it was restored: it has read up to {logged.lsn}",
+        hint="See whether the database is the right one. If it is, drop the slot where there is one (penstock slots"
+        " drop) and remove that folder: the next run seeds every index again.",
+    )
+
+
+def _make(settings: ConnectionSettings, found: slot.SlotInfo | None, name: str) -> None:
+    """A slot that can be read from: one that only was read by somebody else stays."""
+    with open_sql(settings) as connection:
+        if found and found.lost:
+            slot.drop(connection, name)
+        if found is None or found.lost:
+            at = slot.create(connection, name, failover=bool(found and found.failover))
+            log.warning("slot %s was made anew: live goes on from %s", name, at)
