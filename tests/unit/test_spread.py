@@ -99,7 +99,8 @@ def test_a_task_builds_and_writes_its_keys_and_tells_what_came_of_it() -> None:
     journal: Journal = []
     sink = MemorySink("picky", rejects=frozenset({"b"}))
     keys = pa.record_batch([["books"] * 3, [json.dumps([key]) for key in "abc"]], names=["index", "key"])
-    said = list(spread._deliver(opener(parts(journal, sink, rows="ab")), Lsn(9), {"seeding": frozenset({"books"})}, iter([keys])))
+    watched = {"seeding": frozenset({"books"})}
+    said = list(spread._deliver(opener(parts(journal, sink, rows="ab")), Lsn(9), watched, iter([keys])))
     assert journal[-1] == ("flush", "picky")
     found = spread._gathered(Frame(*said))  # type: ignore[arg-type]
     assert found == Tally(
