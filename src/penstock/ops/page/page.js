@@ -4,6 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const WINDOW_S = 300;
+const AT_ONCE = 50; // documents in one request: an id may be long
 const STAGES = ["settle", "resolve", "build", "write", "flush"];
 
 // Making elements ------------------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ function span(seconds) {
   if (seconds == null) return ["–", ""];
   if (seconds < 0.9995) return [(seconds * 1000).toFixed(0), " ms"];
   if (seconds < 60) return [seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0), " s"];
-  if (seconds < 5400) return [(seconds / 60).toFixed(0), " min"];
+  if (seconds < 5400) return [(seconds / 60).toFixed(seconds < 600 && seconds % 60 ? 1 : 0), " min"];
   return seconds < 172800 ? [(seconds / 3600).toFixed(1), " h"] : [(seconds / 86400).toFixed(0), " days"];
 }
 
@@ -89,6 +90,7 @@ async function enter(secret) {
 // Charts ---------------------------------------------------------------------------------------------------------
 
 function ceiling(value) {
+  if (value > 50) return [60, 120, 300, 600, 1200, 3600, 7200, 21600, 86400].find((one) => one >= value) || Math.ceil(value / 86400) * 86400;
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].find((step) => step * power >= value) * power;
 }
@@ -322,21 +324,24 @@ function indexRow(name) {
   const parts = { chip: make("span", { class: "chip" }), bar: make("progress", { "aria-label": `backfill of ${name}` }), left: make("span") };
   for (const one of ["seeded", "written", "deleted", "speed"]) parts[one] = make("td", { class: "n" });
   parts.act = make("td");
-  const row = make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, parts.chip), make("td", {}, make("div", { class: "fill" }, parts.bar, parts.left)),
+  const [shown, outgoing] = name.split("#"); // behind a # is the generation that a reindex replaces
+  const row = make("tr", {}, make("th", { scope: "row" }, outgoing ? `${shown}, outgoing` : shown), make("td", {}, parts.chip), make("td", {}, make("div", { class: "fill" }, parts.bar, parts.left)),
     parts.seeded, parts.written, parts.deleted, parts.speed, parts.act);
-  if (told.can.includes("reindex")) parts.act.append(make("button", { type: "button", onclick: (event) => reindex(name, event.currentTarget) }, "Reindex"));
+  if (!outgoing && told.can.includes("reindex")) parts.act.append(make("button", { type: "button", onclick: () => reindex(name) }, "Reindex"));
   $("indexes").tBodies[0].append(row);
-  $("search-index").append(make("option", { value: name }, name));
+  if (!outgoing) $("search-index").append(make("option", { value: name }, name));
   return { parts, row, last: null, speed: null };
 }
 
 function showIndexes(now) {
+  for (const [name, { row }] of rows) if (!(name in now.indexes)) { row.remove(); rows.delete(name); }
   for (const [name, one] of Object.entries(now.indexes)) {
     if (!rows.has(name)) rows.set(name, indexRow(name));
     const held = rows.get(name), { parts } = held;
     parts.chip.textContent = one.phase;
     parts.chip.className = `chip ${CHIPS[one.phase] || ""}`;
     held.row.title = one.reason;
+    for (const button of parts.act.children) button.disabled = one.phase !== "live";
     parts.bar.hidden = one.phase === "stopped";
     parts.bar.max = one.chunks || 1;
     parts.bar.value = one.phase === "live" ? parts.bar.max : one.chunks_done;
@@ -353,15 +358,13 @@ function showIndexes(now) {
   }
 }
 
-async function reindex(name, button) {
+async function reindex(name) {
   if (!window.confirm(`Build the whole index ${name} anew, beside the one that is read now?`)) return;
-  button.disabled = true;
   try {
     await ask("/reindex", { index: name });
   } catch (error) {
-    window.alert(`${error.message} ${error.hint || ""}`);
+    window.alert(`${error.message}. ${error.hint || ""}`);
   }
-  button.disabled = false;
 }
 
 // Last changes ---------------------------------------------------------------------------------------------------
@@ -493,9 +496,13 @@ async function replay(entries) {
   let taken = 0, rejected = 0;
   try {
     for (const [index, some] of byIndex) {
-      const done = await ask("/quarantine", { action: "replay", index, ids: some.map((one) => one.id) });
-      taken += done.taken;
-      rejected += done.rejected;
+      for (let at = 0; at < some.length; at += AT_ONCE) {
+        const ids = some.slice(at, at + AT_ONCE).map((one) => one.id);
+        const done = await ask("/quarantine", { action: "replay", index, ids });
+        taken += done.taken;
+        rejected += done.rejected;
+        say("quarantine-said", `Replaying: ${number(taken)} taken, ${number(rejected)} rejected again.`);
+      }
     }
     say("quarantine-said", `Replayed: ${number(taken)} taken, ${number(rejected)} rejected again.`);
   } catch (error) {
