@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
+from penstock.engine import batch
 from penstock.engine.batch import Tally
 from penstock.engine.recent import summary
 from penstock.engine.report import Course, IndexReport, Phase, Report
 from penstock.errors import UnavailableError
 from penstock.model import Lsn
 from penstock.ops.status import Sampler, Slot, behind_s, position, unready
-from tests.unit.engine_parts import changes
+from penstock.postgres.replication import postgres_clock_now
+from penstock.spark.direct import Desk, commits, fetch
+from tests.unit.engine_parts import MemorySink, changes, parts
 
 
 def slot(written: int, confirmed: int = 0) -> Slot:
@@ -95,9 +99,9 @@ def test_ready_is_when_every_index_is_live_and_nothing_is_wrong(report: Report) 
 
 
 def test_last_changes_hold_no_key_unless_values_are_asked_for(report: Report) -> None:
-    batch = changes("secret-a", "secret-b")
+    made = changes("secret-a", "secret-b")
     tally = Tally(2, {"books": 2}, spent={"build": 0.25}, touched={"books": ["secret-a", "secret-b"]})
-    report.batch(tally, Lsn(300), True, Course(0.01, [(time.time() - 0.2, 2)], summary(batch)))
+    report.batch(tally, Lsn(300), True, Course(0.01, [(time.time() - 0.2, 2)], summary(made)))
     (found,) = report.changes_made()
     assert found["changes"] == [{"table": "public.book", "op": "update", "count": 2}]
     assert found["documents"] == [{"index": "books", "count": 2}]
@@ -119,6 +123,37 @@ def test_a_large_batch_is_counted_whole_and_named_in_part(report: Report) -> Non
     for _ in range(3):
         tally.add(Tally(touched={"books": [str(n) for n in range(5)]}))
     assert len(tally.touched["books"]) == 8
+
+
+def test_a_batch_tells_where_its_time_went_and_what_it_touched() -> None:
+    found = batch.apply(parts([], MemorySink(), rows=("a", "b")), changes("a", "b", "gone"), Lsn(9), lambda *_: None)
+    assert found.spent.keys() == {"settle", "resolve", "build", "write", "flush"}
+    assert all(seconds >= 0 for seconds in found.spent.values())
+    assert found.touched == {"books": ["a", "b", "gone"]}
+
+
+def test_commit_times_come_with_the_batch_also_with_one_that_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is slow would be missing from the latency otherwise."""
+    monkeypatch.chdir(tmp_path)
+    desk = Desk("desk.sock")
+    try:
+        desk.offer(Lsn(7), [changes("a")], [postgres_clock_now(), postgres_clock_now()])
+        found = fetch("desk.sock")
+        assert found is not None
+        assert [count for _, count in found.commits] == [1, 1]
+        assert all(abs(time.time() - at) < 10 for at, _ in found.commits)
+        now = postgres_clock_now()
+        desk.offer(Lsn(9), None, [now - n * 1000 for n in range(10_000)])
+        assert fetch("desk.sock") is None
+        told = commits("desk.sock")
+        assert sum(count for _, count in told) == 10_000
+        assert len(told) <= 256
+        assert min(at for at, _ in told) == pytest.approx(time.time() - 10, abs=2)
+    finally:
+        desk.close()
+    assert commits("desk.sock") == commits("") == ()
 
 
 def test_a_clock_that_is_behind_the_servers_gives_no_negative_latency(report: Report) -> None:

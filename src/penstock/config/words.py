@@ -242,8 +242,10 @@ INDEX = Table(
 SERVER = Table(
     "[server]",
     (
-        Key("public_address", ADDRESS, "Health, status and metrics.", "127.0.0.1:9464"),
-        Key("private_address", ADDRESS, "What changes something.", "127.0.0.1:9465"),
+        Key("public_address", ADDRESS, "Health, readiness and metrics, for everybody.", "127.0.0.1:9464"),
+        Key(
+            "private_address", ADDRESS, "The page, status and commands, for whoever holds the token.", "127.0.0.1:9465"
+        ),
     ),
 )
 
