@@ -198,7 +198,8 @@ class Target(NamedTuple):
 
     `index` is the deployment's name of it, `name` what readers ask a sink for (with the prefix). `schema_hash` tells
     schemas apart, `source` the database and slot that its documents come from. `body` is the index body of a search
-    engine (settings and mappings), `texts` are the paths of fields that full-text search is for.
+    engine (settings and mappings), `texts` are the paths of fields that full-text search is for. `beside` are sources
+    of other generations of the same name that are kept current as well.
     """
 
     index: str  # type: ignore[assignment]  # hides tuple.index, which nobody asks for here
@@ -207,6 +208,7 @@ class Target(NamedTuple):
     source: str
     body: Mapping[str, Any]
     texts: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 class Writes(NamedTuple):
@@ -249,7 +251,20 @@ class Sink(Protocol):
     def open(self, target: Target) -> None:
         """Find the index's current generation, or make one. Called before anything else is done with the index.
 
-        A generation of another schema or source is not taken for this one: a new one is made beside it.
+        A generation of another schema or source is not taken for this one: a new one is made beside it. From then on
+        the others miss changes and are never current again, but for those that the target names as beside it.
+        """
+
+    def shows(self, target: Target) -> bool:
+        """Whether readers see a complete generation of exactly this target, which can be opened beside its successor.
+
+        Makes nothing. A sink that cannot keep two generations of one name says no.
+        """
+
+    def revive(self, target: Target) -> bool:
+        """Have `open` take up a generation of exactly this target again, although it missed changes.
+
+        It is not complete until it is told so. False where there is none (any more): `open` then makes one.
         """
 
     def generation(self, index: str) -> str:
@@ -265,7 +280,10 @@ class Sink(Protocol):
         """A seed begins or goes on: make bulk writes cheap. Readers see what they saw before."""
 
     def complete(self, index: str, version: Lsn) -> None:
-        """The seed is whole and flushed: remember that, durably, and let readers see it. Any number of times."""
+        """The seed is whole and flushed: remember that, durably, and let readers see it. Any number of times.
+
+        The complete generation that readers saw before is kept until the next time; older ones are removed.
+        """
 
     def write(self, writes: Writes) -> Sequence[Rejection]:
         """Take the writes; on return they are taken or rejected, but durable only after `flush`."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -12,7 +14,7 @@ from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
 from tests.fixtures.opensearch import Node
 from tests.fixtures.opensearch_faults import Faulty
-from tests.fixtures.pipelines import LIMIT, START_S, Deployed
+from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run
 from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
@@ -67,6 +69,105 @@ def test_the_doctor_looks_and_teardown_leaves_nothing(deploy: Deploy, node: Node
     assert not execute("SELECT FROM pg_publication WHERE pubname = %s", deployed.slot)
     again = penstock(deployed, "teardown", "--json")
     assert (again.returncode, json.loads(again.stdout)["removed"]) == (0, False)
+
+
+ROOTS = 40_000
+
+
+class Market:
+    """A writer that never rests, and a reader that looks how many documents there are, over and over."""
+
+    def __init__(self, deployed: Deployed, rng: random.Random) -> None:
+        self.fewest = ROOTS
+        self.looks = 0
+        self._deployed, self._rng = deployed, random.Random(rng.getrandbits(64))
+        self._over = threading.Event()
+        self._failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._guarded, args=(act,)) for act in (self._write, self._read)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self._failures and kind is None:
+            raise self._failures[0]
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            while not self._over.wait(0.01):
+                act()
+        except BaseException as error:  # noqa: BLE001 - raised by the test's own thread
+            self._failures.append(error)
+
+    def _write(self) -> None:
+        key, other = self._rng.randint(1, ROOTS), self._rng.randint(1, 1000)
+        with self._deployed.database.connect() as connection:
+            connection.execute("UPDATE customer SET name = name || '.' WHERE id = %s", [key])
+            connection.execute("INSERT INTO customer VALUES (%s, 'brief') ON CONFLICT DO NOTHING", [-other])
+            connection.execute("DELETE FROM customer WHERE id = %s", [-self._rng.randint(1, 1000)])
+            connection.execute("UPDATE invoice SET customer_id = %s WHERE id = %s", [key, other % 80])
+
+    def _read(self) -> None:
+        node, name = self._deployed.node, f"{self._deployed.prefix}customers"
+        assert node
+        status, said = node.ask("GET", f"/{name}/_count")
+        assert status == 200, said
+        self.fewest = min(self.fewest, said["count"], self._deployed.count("customers"))
+        self.looks += 1
+
+
+def generations(deployed: Deployed) -> list[str]:
+    assert deployed.node
+    found = deployed.node.ask("GET", f"/{deployed.prefix}customers-*")[1]
+    return sorted(found, key=lambda name: int(name.rpartition("-")[2]))
+
+
+def rebuild(run: Run) -> str:
+    told = run.status()
+    return str(told["indexes"]["customers"]["rebuild"]) if told else "?"
+
+
+def test_a_reindex_that_is_killed_goes_on_and_readers_never_see_less(
+    deploy: Deploy, node: Node, rng: random.Random
+) -> None:
+    """E84: a new generation beside the old one, which stays current; kill -9 half way, under a running workload."""
+    deployed = deploy(node)
+    execute = deployed.database.execute
+    execute(market.ROWS)
+    execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n ON CONFLICT DO NOTHING", ROOTS)
+    deployed.write(**CUSTOMERS)
+    run = deployed.start()
+    run.catch_up()
+    (first,) = generations(deployed)
+    assert penstock(deployed, "reindex", "nonsense").returncode == 1
+    with Market(deployed, rng) as busy:
+        assert penstock(deployed, "reindex", "customers", "--no-wait").returncode == 0
+        some = "SELECT 1 FROM chunk WHERE name = 'customers' AND done"
+        run.wait(lambda: deployed.remember(some), START_S, "some chunks of the new generation")
+        execute("UPDATE customer SET name = 'canary' WHERE id = 7")
+        shown = f"/{first}/_doc/7"
+        run.wait(lambda: node.ask("GET", shown)[1]["_source"]["name"] == "canary", START_S, "the old one to be current")
+        assert deployed.remember("SELECT 1 FROM seed WHERE name = 'customers'"), "the new one is not complete"
+        run.kill()
+        run = deployed.start()
+        run.wait(lambda: rebuild(run) == "", START_S, "readers to change over")
+    assert busy.fewest >= ROOTS - 1000
+    assert busy.looks > 20
+    run.catch_up()
+    deployed.judge("customers")
+    before, now = generations(deployed)
+    assert before == first
+    assert penstock(deployed, "reindex", "customers", "--rollback").returncode == 0
+    run.catch_up()
+    deployed.judge("customers")
+    assert node.ask("GET", f"/_alias/{deployed.prefix}customers")[1].keys() == {first}
+    assert generations(deployed) == [first, now]
+    assert run.stop() == 0
 
 
 @pytest.mark.long

@@ -65,10 +65,10 @@ class Rig:
         return {id: json.loads(body)["n"] for id, body in self.read(name).items()}
 
 
-def target(index: str = INDEX, schema_hash: str = "a", source: str = "system/slot") -> Target:
+def target(index: str = INDEX, schema_hash: str = "a", source: str = "system/slot", **more: Any) -> Target:
     """An index of small documents: a number and a title."""
     body = {"settings": {"number_of_shards": 1, "number_of_replicas": 0}, "mappings": MAPPINGS}
-    return Target(index, index, schema_hash, source, body, TEXTS)
+    return Target(index, more.pop("name", index), schema_hash, source, body, TEXTS, **more)
 
 
 def document(n: int) -> bytes:
@@ -307,6 +307,68 @@ class SinkContract:
             sink.flush()
             sink.complete(INDEX, Lsn(5))
             assert rig.content() == {"x": 2, "y": 2}
+
+    def test_two_generations_of_a_name_are_kept_until_readers_change_over(self, rig: Rig) -> None:
+        """E84: both are written to, also after a restart; the one that is left is kept, and the one before it goes."""
+        before, after = {"source": "system/1"}, {"source": "system/2"}
+        old = target("old", name=INDEX, **before, beside=("system/2",))
+        with rig.sink(source="system/0") as sink:
+            sink.complete(INDEX, Lsn(1))
+        with rig.sink(**before) as sink:
+            assert not sink.shows(target(**before)), "nobody sees it yet"
+            put(sink, 3, {"x": 1, "y": 1})
+            sink.flush()
+            sink.complete(INDEX, Lsn(3))
+            if not sink.shows(target(**before)):
+                return  # it says so
+            assert not sink.shows(target(schema_hash="b", **before))
+        for version in (5, 6):
+            with rig.sink(**after, beside=("system/1",)) as sink:
+                assert sink.shows(old)
+                sink.open(old)
+                assert (sink.seeded("old"), sink.seeded(INDEX)) == (3, None)
+                for index in (INDEX, "old"):
+                    put(sink, version, {"x": version, "y": None}, index)
+                sink.flush()
+                assert rig.content() == {"x": version}
+        with rig.sink(**after, beside=("system/1",)) as sink:
+            sink.open(old)
+            put(sink, 7, {"only old": 7}, "old")
+            sink.flush()
+            sink.complete(INDEX, Lsn(6))
+            assert rig.content() == {"x": 6}
+            assert not sink.shows(old)
+            put(sink, 8, {"x": 8}, "old")
+            sink.flush()
+            assert rig.content() == {"x": 6}, "nobody sees what goes to the one that was left"
+            assert len(sink.holdings(INDEX)) == 2
+            sink.complete(INDEX, Lsn(6))
+            assert len(sink.holdings(INDEX)) == 2
+
+    def test_a_generation_that_was_left_can_be_taken_up_again_when_that_is_asked_for(self, rig: Rig) -> None:
+        """E84: with what it held, to be mended and completed; readers see the other one until then."""
+        with rig.sink(source="system/1") as sink:
+            put(sink, 3, {"x": 1, "stale": 1})
+            sink.flush()
+            sink.complete(INDEX, Lsn(3))
+        with rig.sink(source="system/2", schema_hash="b") as sink:
+            assert not sink.revive(target(source="system/never"))
+            put(sink, 5, {"x": 2})
+            sink.flush()
+            sink.complete(INDEX, Lsn(5))
+            if not sink.revive(target(source="system/1")):
+                return  # it says so
+            again = target(source="system/1", beside=("system/2",))
+            sink.open(again)
+            assert sink.seeded(INDEX) is None
+            put(sink, 6, {"x": 3, "stale": None})
+            sink.flush()
+            assert rig.content() == {"x": 2}
+            sink.complete(INDEX, Lsn(6))
+            assert rig.content() == {"x": 3}
+        with rig.sink(source="system/1") as sink:
+            assert sink.seeded(INDEX) == 6
+            assert len(sink.holdings(INDEX)) == 2
 
     def test_a_generation_that_missed_writes_is_not_taken_up_again(self, rig: Rig) -> None:
         """E85: the schema goes from a to b and back to a: what a held is stale, and has to be seeded again."""

@@ -110,6 +110,12 @@ class MemorySink:
     def flush(self) -> None:
         self.journal.append(("flush", self.name))
 
+    def shows(self, target: Target) -> bool:
+        return False
+
+    def revive(self, target: Target) -> bool:
+        return False
+
     def holdings(self, name: str) -> Sequence[str]:
         return []
 

@@ -190,48 +190,13 @@ def test_a_write_that_fails_changes_nothing(state: State) -> None:
     assert len(state.chunks_left("books")) == 3
 
 
-def test_an_epoch_lasts_while_an_index_is_kept_without_a_gap(state: State, tmp_path: Path) -> None:
-    first = state.keep({"books": "one", "authors": "one"})
-    assert first["books"] != first["authors"]
-    with closing(again(state, tmp_path)) as found:
-        assert found.keep({"books": "one", "authors": "one"}) == first
-
-
-def test_an_index_that_was_left_out_for_a_run_begins_a_new_epoch(state: State) -> None:
-    """It missed changes: what its sinks hold is no longer complete."""
-    first = state.keep({"books": "one", "authors": "one"})
-    assert state.keep({"books": "one"}) == {"books": first["books"]}
-    second = state.keep({"books": "one", "authors": "one"})
-    assert second["books"] == first["books"]
-    assert second["authors"] != first["authors"]
-
-
-def test_another_identity_begins_a_new_epoch(state: State) -> None:
-    first = state.keep({"books": "one", "authors": "one"})
-    second = state.keep({"books": "two", "authors": "one"})
-    assert (second["books"] == first["books"], second["authors"] == first["authors"]) == (False, True)
-    assert state.keep({"books": "one"})["books"] not in (first["books"], second["books"])
-
-
-def test_a_stopped_index_is_remembered_until_it_is_kept_again(state: State, tmp_path: Path) -> None:
-    """E76: with a new epoch, since live has missed changes of it; its seed is over."""
-    first = state.keep({"books": "one", "authors": "one"})
+def test_a_stopped_index_is_remembered(state: State, tmp_path: Path) -> None:
+    """E76: its seed is over."""
     state.begin_seed(Seed("books", "one", ("local",), Lsn(5)), [("7",)])
     state.stop_index("books", "a column is gone")
     with closing(again(state, tmp_path)) as found:
         assert found.stopped() == {"books": "a column is gone"}
         assert found.seed("books") is None
-        assert found.keep({"authors": "one"}) == {"authors": first["authors"]}
-        assert found.stopped()
-        assert found.keep({"books": "one", "authors": "one"})["books"] != first["books"]
-        assert not found.stopped()
-
-
-def test_a_new_slot_begins_every_epoch_anew(state: State) -> None:
-    first = state.keep({"books": "one"})
-    second = state.keep({"books": "one"}, anew=True)
-    assert second != first
-    assert state.keep({"books": "one"}) == second
 
 
 def test_one_process_at_a_time_runs_with_a_state(state: State, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.app import quarantine
+from penstock.app import quarantine, reindex
 from penstock.app.reconcile import Job
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def commands(prepared: Prepared, pipeline: Pipeline) -> dict[str, Command]:
     """Every command of this run."""
     return {
         "status": lambda _: pipeline.report.told(),
+        "reindex": functools.partial(reindex.answer, pipeline),
         "quarantine": functools.partial(quarantine.answer, pipeline),
         "reconcile": Job(prepared, pipeline).answer,
     }

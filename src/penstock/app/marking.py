@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.app.origins import is_outgoing
 from penstock.document.shape import changed, shapes
 from penstock.engine.marks import Marks
 
@@ -23,7 +24,8 @@ def look_at_shapes(prepared: Prepared, *, starting: bool = False) -> None:
 
     At a start, what was marked before and not mended since is told again.
     """
-    marks, sources = Marks(prepared.state), prepared.origins.indexes
+    marks = Marks(prepared.state)
+    sources = {index: one for index, one in prepared.origins.indexes.items() if not is_outgoing(index)}
     now = {one: shape for one, shape in shapes(prepared.settings, prepared.schemas.schemas).items() if one in sources}
     before = marks.shapes(sources)
     new = {index: shape for index, shape in now.items() if before.get(index) != shape}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app import local_path
-from penstock.app.origins import Origins
+from penstock.app.origins import Origins, index_of, is_outgoing
 from penstock.config.connection import connection_settings
 from penstock.config.deployment import DeltaSink, Deployment, LocalSink, OpenSearchSink, ParquetSink
 from penstock.contracts import Sink, Target
@@ -43,17 +43,34 @@ def open_parts(
     """A builder, and for each index the sinks of these names, opened."""
     builder = builder or open_builder(deployment)
     chosen = [open_sink(config, deployment) for config in deployment.sinks if config.name in sinks]
-    open_indexes(deployment, origins, builder.spec, chosen)
-    return Parts(builder, dict.fromkeys(origins.indexes, chosen))
+    return Parts(builder, open_indexes(deployment, origins, builder.spec, chosen))
 
 
-def open_indexes(deployment: Deployment, origins: Origins, spec: SourceSpec, sinks: Sequence[Sink]) -> None:
-    """Open every index in these sinks, for the first time or again: what is not there is made."""
+def open_indexes(
+    deployment: Deployment, origins: Origins, spec: SourceSpec, sinks: Sequence[Sink]
+) -> dict[str, list[Sink]]:
+    """Open every index in these sinks, for the first time or again: what is not there is made. Which sinks hold each.
+
+    An outgoing generation is opened only where readers still see it.
+    """
+    configs = {config.name: config for config in deployment.sinks}
+    held: dict[str, list[Sink]] = {index: [] for index in origins.indexes}
+    for sink in sinks:
+        for index in origins.indexes:
+            one = target(spec.schema(index), configs[sink.name], deployment.prefix, origins)
+            if not is_outgoing(index) or sink.shows(one):
+                sink.open(one)
+                held[index].append(sink)
+    return held
+
+
+def revive(deployment: Deployment, origins: Origins, spec: SourceSpec, sinks: Sequence[Sink]) -> None:
+    """Have the next opening of these indexes take up generations that missed changes, where they are still there."""
     configs = {config.name: config for config in deployment.sinks}
     for sink in sinks:
         for index in origins.indexes:
-            source = origins.source(index, sink.name)
-            sink.open(target(spec.schema(index), configs[sink.name], deployment.prefix, source))
+            if not is_outgoing(index):
+                sink.revive(target(spec.schema(index), configs[sink.name], deployment.prefix, origins))
 
 
 def open_sink(config: SinkConfig, deployment: Deployment) -> Sink:
@@ -105,16 +122,17 @@ def _opensearch(config: OpenSearchSink, deployment: Deployment) -> Sink:
     )
 
 
-def target(schema: DocumentSchema, config: SinkConfig, prefix: str, source: str) -> Target:
+def target(schema: DocumentSchema, config: SinkConfig, prefix: str, origins: Origins) -> Target:
     """A bound schema's index as this sink has to know it."""
-    settings = sink_settings(config)
+    settings, index = sink_settings(config), schema.index
     return Target(
-        index=schema.index,
-        name=f"{prefix}{schema.index}",
-        schema_hash=fingerprint(schema, settings),
-        source=source,
+        index=index,
+        name=f"{prefix}{index_of(index)}",
+        schema_hash=origins.hashes.get(index, {}).get(config.name) or fingerprint(schema, settings),
+        source=origins.source(index, config.name),
         body=index_body(schema, settings),
         texts=tuple(_texts(schema.fields)),
+        beside=origins.beside(index, config.name),
     )
 
 

@@ -6,18 +6,21 @@ made. Deliberately not: making a deployment fit (`running.prepare`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.app.origins import Origins
-from penstock.app.parts import open_indexes, open_sink
+from penstock.app.generations import bound_to, extended, schema_of
+from penstock.app.origins import Origins, is_outgoing, outgoing_name
+from penstock.app.parts import open_indexes, open_sink, revive
 from penstock.contracts import Sink
 from penstock.document.spec import SourceSpec
 from penstock.engine.batch import Parts
-from penstock.engine.lineage import Lineage
+from penstock.engine.lineage import Lineage, Made, Role
 from penstock.engine.state import State
+from penstock.errors import ConfigError, PenstockError
 from penstock.postgres.connection import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -45,15 +48,85 @@ class Prepared:
 
     def without(self, misfits: Mapping[str, str]) -> Prepared:
         """The same for the other indexes."""
-        left = {index: sinks for index, sinks in self.parts.sinks.items() if index not in misfits}
+        return dataclasses.replace(self._dropping(misfits), stopped={**self.stopped, **misfits})
+
+    def _dropping(self, names: Collection[str]) -> Prepared:
+        left = {index: sinks for index, sinks in self.parts.sinks.items() if index not in names}
+        deployment = self.deployment.without(names)
+        self.builder.adopt(SourceSpec([index.schema for index in deployment.enabled]))
         return dataclasses.replace(
             self,
-            deployment=self.deployment.without(misfits),
+            deployment=deployment,
             schemas=SourceSpec([schema for schema in self.schemas.schemas if schema.index in left]),
             parts=dataclasses.replace(self.parts, sinks=left),
-            origins=self.origins.without(misfits),
-            stopped={**self.stopped, **misfits},
+            origins=self.origins.without(names),
         )
+
+    def released(self, index: str, *, is_done: bool) -> Prepared:
+        """The same without the outgoing generation of an index: readers have left it, or it cannot be kept."""
+        if is_done:
+            self.lineage.retire(index)
+        else:
+            self.lineage.forget(Role.OUTGOING, index)
+        return self._dropping([self.origins.outgoing[index]])
+
+    def rebuilt(self, index: str, *, rollback: bool) -> Prepared:
+        """The same with a new generation of an index, and the one that readers see kept beside it.
+
+        A rollback takes up the former one. What happens is noted down first, so that the next start goes on with it.
+        """
+        if index not in self.lineage.made(Role.OUTGOING):
+            to = self._successor(index, rollback)
+            bound_to(self.settings, self.deployment, schema_of(to, index))
+            self.lineage.succeed(index, to, rollback=rollback)
+        now, leaving = self.lineage.made(Role.CURRENT)[index], self.lineage.made(Role.OUTGOING)[index]
+        name = outgoing_name(index, leaving.epoch)
+        before = self.deployment.index(index)
+        assert before is not None
+        new = dataclasses.replace(before, schema=schema_of(now, index))
+        deployment = extended(self.deployment, index, name, dataclasses.replace(before.schema, index=name))
+        deployment = dataclasses.replace(
+            deployment, indexes=tuple(new if one.name == index else one for one in deployment.indexes)
+        )
+        bound = [one for one in self.schemas.schemas if one.index != index]
+        bound += [bound_to(self.settings, deployment, new.schema)]
+        bound += [dataclasses.replace(self.schemas.schema(index), index=name)]
+        where = self.origins.indexes[index].rpartition("/")[0]
+        sources = {index: f"{where}/{now.epoch}", name: f"{where}/{leaving.epoch}"}
+        origins = dataclasses.replace(
+            self.origins,
+            indexes={**self.origins.indexes, **sources},
+            hashes={**self.origins.hashes, name: leaving.hashes},
+        )
+        fit = dataclasses.replace(self, deployment=deployment, schemas=SourceSpec(bound), origins=origins)
+        return fit._opening(sources, self, rollback)
+
+    def _successor(self, index: str, rollback: bool) -> Made:
+        """What an index is built by next."""
+        if not rollback:
+            return self.lineage.made(Role.REFUSED).get(index) or self.lineage.made(Role.CURRENT)[index]
+        found = self.lineage.made(Role.FORMER).get(index)
+        if found is None:
+            raise ConfigError(
+                f"there is no generation of {index} to go back to", hint="One is kept from the first reindex on."
+            )
+        return found
+
+    def _opening(self, names: Collection[str], before: Prepared, rollback: bool) -> Prepared:
+        """With the sinks of these indexes opened; where that fails, they are as they were before."""
+        origins = self.origins.without(self.origins.indexes.keys() - names)
+        sinks = next(before.parts.sinks[name] for name in names if name in before.parts.sinks)
+        self.builder.adopt(SourceSpec([one.schema for one in self.deployment.enabled]))
+        try:
+            if rollback:
+                revive(self.deployment, origins, self.schemas, sinks)
+            held = open_indexes(self.deployment, origins, self.schemas, sinks)
+        except BaseException:
+            self.builder.adopt(SourceSpec([one.schema for one in before.deployment.enabled]))
+            with contextlib.suppress(PenstockError):
+                before.reopened()
+            raise
+        return dataclasses.replace(self, parts=dataclasses.replace(self.parts, sinks={**before.parts.sinks, **held}))
 
     def leaving(self, names: Collection[str]) -> Prepared:
         """The same without these sinks, which is noted down first."""
@@ -67,7 +140,8 @@ class Prepared:
     def joining(self, sink: Sink) -> Prepared:
         """The same with a sink that was away, which is noted down first: from now on it misses nothing."""
         self.lineage.attach(sink.name)
-        return self._with({index: [*sinks, sink] for index, sinks in self.parts.sinks.items()})
+        held = self.parts.sinks.items()
+        return self._with({index: list(sinks) if is_outgoing(index) else [*sinks, sink] for index, sinks in held})
 
     def _with(self, sinks: Mapping[str, Sequence[Sink]]) -> Prepared:
         origins = dataclasses.replace(self.origins, marks=self.lineage.marks())
@@ -87,8 +161,8 @@ class Prepared:
 
     def reopened(self) -> Prepared:
         """The same, with every index opened again in its sinks."""
-        open_indexes(self.deployment, self.origins, self.schemas, self.parts.every_sink)
-        return self
+        held = open_indexes(self.deployment, self.origins, self.schemas, self.parts.every_sink)
+        return dataclasses.replace(self, parts=dataclasses.replace(self.parts, sinks=held))
 
     def close(self) -> None:
         """Give everything back."""

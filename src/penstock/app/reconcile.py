@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.app.origins import is_outgoing
 from penstock.app.rejoin import committed, require_slot
 from penstock.config.connection import connection_settings
 from penstock.contracts import Key, ReadableSink
@@ -117,7 +118,8 @@ class Job:
         """The control socket's `reconcile`: `action` is start (with `indexes` and `repair`) or state."""
         with self._lock:
             if asked.get("action") == "start":
-                self._start(list(asked.get("indexes") or self._pipeline.plan.parts.indexes), bool(asked.get("repair")))
+                indexes = asked.get("indexes") or _every(self._pipeline.plan.parts)
+                self._start(list(indexes), bool(asked.get("repair")))
             if self._course is None:
                 raise ConfigError("no reconcile was started", hint="Start one: penstock reconcile.")
             return self._course.told()
@@ -150,6 +152,11 @@ class Job:
             pipeline.watch("", ())
             pipeline.look_at_marks()
             course.running = False
+
+
+def _every(parts: Parts) -> list[str]:
+    """The indexes that are kept; generations that readers are about to leave are none."""
+    return [index for index in parts.indexes if not is_outgoing(index)]
 
 
 def _require_going(pipeline: Pipeline) -> None:
@@ -214,7 +221,7 @@ def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell:
         ground = Ground(
             lambda: version, lambda index, ids: tuple, lambda: None, prepared.state.quarantine, advanced, repair
         )
-        work(course, prepared, prepared.parts, indexes or prepared.parts.indexes, ground)
+        work(course, prepared, prepared.parts, indexes or _every(prepared.parts), ground)
     finally:
         prepared.close()
     course.running = False

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
+from penstock.app.generations import as_rolled_back, extended, kept_beside, meant
 from penstock.app.marking import look_at_shapes
-from penstock.app.origins import Origins
+from penstock.app.origins import Origins, index_of, is_outgoing
 from penstock.app.parts import open_builder, open_parts
 from penstock.app.prepared import Prepared
+from penstock.app.reindex import heirs
 from penstock.config.connection import connection_settings
 from penstock.config.secrets import Secret
 from penstock.contracts import Key
@@ -31,7 +33,6 @@ from penstock.document.check import Severity
 from penstock.document.check_live import LiveReport, check_live, mending
 from penstock.document.cutting import cuts
 from penstock.document.drift import drifted
-from penstock.document.mapping_change import fingerprint
 from penstock.document.spec import SourceSpec
 from penstock.engine.lineage import Lineage
 from penstock.engine.report import IndexReport, Report
@@ -64,6 +65,7 @@ def prepare(deployment: Deployment) -> Prepared:
     if not deployment.enabled:
         raise ConfigError("no index is enabled", hint="Add an [[index]] to the file, or enable one.")
     settings = connection_settings(deployment)
+    deployment = _remembering(deployment)
     report, stopped = _checked(settings, deployment)
     deployment = deployment.without(stopped)
     if deployment.source.manage_replica_identity:
@@ -77,11 +79,16 @@ def prepare(deployment: Deployment) -> Prepared:
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
     _check_slot(found, deployment)
-    hashes = {schema.index: fingerprint(schema) for schema in bound.schemas}
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
-    epochs = state.keep({index: f"{where} {code}" for index, code in hashes.items()}, anew=found is None)
     lineage = Lineage(state)
-    origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks())
+    epochs, outgoing = lineage.keep(meant(deployment, bound, where), anew=found is None)
+    beside = kept_beside(settings, deployment, lineage, outgoing)
+    for name, (schema, fitting) in beside.items():
+        deployment = extended(deployment, index_of(name), name, schema)
+        bound = SourceSpec([*bound.schemas, fitting])
+    hashes = {name: outgoing[index_of(name)].hashes for name in beside}
+    epochs |= {name: outgoing[index_of(name)].epoch for name in beside}
+    origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes)
     builder = open_builder(deployment)
     present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
     parts = open_parts(deployment, origins, present, builder)
@@ -143,6 +150,15 @@ def _checked(settings: ConnectionSettings, deployment: Deployment) -> tuple[Live
     return report, stopped
 
 
+def _remembering(deployment: Deployment) -> Deployment:
+    """The deployment as an earlier run left it: what was rolled back stays so."""
+    folder = Path(deployment.locate(deployment.state))
+    if not (folder / "state.sqlite").exists():
+        return deployment
+    with closing(State(folder)) as state:
+        return as_rolled_back(deployment, Lineage(state))
+
+
 def _stopped_before(deployment: Deployment) -> Mapping[str, str]:
     """The indexes that an earlier run had to stop."""
     folder = Path(deployment.locate(deployment.state))
@@ -180,9 +196,11 @@ def pipeline(
     """
     from penstock.spark.pipeline import Pipeline
 
-    report = Report({index: IndexReport() for index in prepared.origins.indexes})
+    report = Report({index: IndexReport() for index in prepared.origins.indexes if not is_outgoing(index)})
     for index, reason in prepared.stopped.items():
         report.stopped(index, reason)
+    for index in prepared.origins.outgoing:
+        report.rebuilding(index, "under way")
     plan = _plan(prepared, socket, _DIRECT_ROWS if socket and one_machine else None)
     return Pipeline(session(), plan, prepared.state, report)
 
@@ -217,6 +235,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         seeds={
             index: tuple(sink.name for sink in sinks if sink.seeded(index) is None)
             for index, sinks in parts.sinks.items()
+            if not is_outgoing(index)
         },
         cuts=cut,
         confirmed=lambda: _confirmed(prepared),
@@ -224,6 +243,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         without=lambda misfits: _plan(prepared.without(misfits), socket, most_rows),
         reopened=lambda: _plan(prepared.reopened(), socket, most_rows),
         roll=_roll(prepared, lambda changed: _plan(changed, socket, most_rows)),
+        heirs=heirs(prepared, lambda changed: _plan(changed, socket, most_rows)),
     )
 
 

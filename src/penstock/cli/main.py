@@ -26,6 +26,7 @@ from penstock.cli.lookup import lookup
 from penstock.cli.options import show_help
 from penstock.cli.quarantine import quarantine
 from penstock.cli.reconcile import reconcile
+from penstock.cli.reindex import reindex
 from penstock.cli.run import run as run_command
 from penstock.cli.sample import sample
 from penstock.cli.schema import schema
@@ -76,6 +77,7 @@ for command in (
     reconcile,
     follow,
     lookup,
+    reindex,
     doctor,
     teardown,
 ):

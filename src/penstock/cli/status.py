@@ -37,6 +37,8 @@ def status(config: str | None, json: bool) -> None:
     for name, one in told["indexes"].items():
         if one["reason"]:
             click.echo(f"Index {name} is stopped: {one['reason']}")
+        if one["rebuild"]:
+            click.echo(f"Index {name}: a new generation is {one['rebuild']}; readers see the one before.")
     for name, reason in told["marked"].items():
         click.echo(f"Index {name} has to be reconciled: {reason}. Run penstock reconcile --repair {name}.")
     if told["trouble"]:

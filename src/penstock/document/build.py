@@ -91,6 +91,11 @@ class PgDocumentBuilder:
         """Read the catalog again at the next call."""
         self._known = None
 
+    def adopt(self, spec: SourceSpec) -> None:
+        """Serve these schemas from now on; what is under way ends by those before."""
+        with self._lock:
+            self._given, self._known = spec, None
+
     def column(self, table: QualifiedTable, name: str) -> ColumnType | None:
         """The column's type, or None where there is no such table or column among those that documents read."""
         return self._plan.catalog.column(table, name)

@@ -48,6 +48,9 @@ class IndexReport:
     deleted: int = 0
     reason: str = ""
     """Why it is stopped."""
+    rebuild: str = ""
+    """How far a new generation is, beside the one that readers see; nothing where there is none."""
+    rebuild_error: str = ""
 
     @property
     def eta_s(self) -> float | None:
@@ -114,8 +117,19 @@ class Report:
         """These are complete."""
         with self._lock:
             for index in indexes:
-                if self.indexes[index].phase is not Phase.STOPPED:
-                    self.indexes[index].phase = Phase.LIVE
+                one = self.indexes.get(index)  # an outgoing generation is not told of
+                if one and one.phase is not Phase.STOPPED:
+                    one.phase = Phase.LIVE
+
+    def rebuilding(self, index: str, how_far: str, error: str = "") -> None:
+        """A new generation is asked for, under way, or (nothing) shown, or could not be begun."""
+        with self._lock:
+            self.indexes[index].rebuild, self.indexes[index].rebuild_error = how_far, error
+
+    def building(self, index: str) -> bool:
+        """Whether a new generation is asked for or under way."""
+        with self._lock:
+            return bool(self.indexes[index].rebuild)
 
     def stopped(self, index: str, reason: str) -> None:
         """Live keeps the index no longer."""
@@ -146,10 +160,9 @@ class Report:
             self.direct += direct
             self.changes += tally.changes
             self.end = max(self.end, end)
-            for index, count in tally.written.items():
-                self.indexes[index].written += count
-            for index, count in tally.deleted.items():
-                self.indexes[index].deleted += count
+            for index, one in self.indexes.items():
+                one.written += tally.written.get(index, 0)
+                one.deleted += tally.deleted.get(index, 0)
             self.trouble = ""
 
     def _took(self, course: Course, tally: Tally, end: Lsn, direct: bool) -> None:
@@ -202,6 +215,8 @@ class Report:
                     "written": one.written,
                     "deleted": one.deleted,
                     "reason": one.reason,
+                    "rebuild": one.rebuild,
+                    "rebuild_error": one.rebuild_error,
                 }
                 for name, one in self.indexes.items()
             }

@@ -10,10 +10,9 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
-import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,9 @@ CREATE TABLE IF NOT EXISTS marked (
     name TEXT PRIMARY KEY, reason TEXT NOT NULL, number INTEGER NOT NULL DEFAULT 1, since TEXT NOT NULL
     DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')));
 CREATE TABLE IF NOT EXISTS shape (name TEXT PRIMARY KEY, source TEXT NOT NULL, shape TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS lineage (
+    name TEXT, role TEXT, epoch TEXT NOT NULL, identity TEXT NOT NULL, schema TEXT NOT NULL, hashes TEXT NOT NULL,
+    PRIMARY KEY (name, role));
 CREATE TABLE IF NOT EXISTS detached (sink TEXT PRIMARY KEY, mark TEXT NOT NULL, away INTEGER NOT NULL);
 """
 
@@ -244,25 +246,6 @@ class State:
         """Take them out of quarantine; one that was rejected again since stays."""
         rows = [(one.index, one.sink, one.id, str(one.version)) for one in entries]
         self.write(("DELETE FROM quarantine WHERE name = ? AND sink = ? AND id = ? AND version = ?", rows))
-
-    def keep(self, identities: Mapping[str, str], *, anew: bool = False) -> dict[str, str]:
-        """Say which indexes (with their identity) live keeps from now on; for each, the epoch it belongs to.
-
-        An epoch lasts as long as live keeps the index without a gap: one that was left out for a run, or whose
-        identity changed, begins a new one, as all do with `anew`.
-        """
-        before = {} if anew else {name: (found, epoch) for name, found, epoch in self.read("SELECT * FROM kept")}
-        epochs = {
-            name: before[name][1] if name in before and before[name][0] == identity else secrets.token_hex(6)
-            for name, identity in identities.items()
-        }
-        rows = [(name, identities[name], epoch) for name, epoch in epochs.items()]
-        self.write(
-            ("DELETE FROM kept WHERE ?", [(1,)]),
-            ("INSERT INTO kept VALUES (?, ?, ?)", rows),
-            ("DELETE FROM stopped WHERE name = ?", [(name,) for name in epochs]),
-        )
-        return epochs
 
     def stop_index(self, index: str, reason: str) -> None:
         """Live keeps an index no longer; when it does again, a new epoch begins."""

@@ -106,6 +106,14 @@ class DeltaSink:
             memory = begin(target, int(self._clock()))
             self._indexes[target.index] = _Index(memory, readers, make(place, self._storage, memory.written()))
 
+    def shows(self, target: Target) -> bool:
+        """No: readers have one table, and the generation that is seeded the other one."""
+        return False
+
+    def revive(self, target: Target) -> bool:
+        """No: what was replaced is in the history of the table."""
+        return False
+
     def generation(self, index: str) -> str:
         """What tells it from those of any other table, too."""
         with self._lock:

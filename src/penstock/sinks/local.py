@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.contracts import Held, Rejection, Target, Writes
 from penstock.errors import BugError, RetryableError
-from penstock.model import Lsn
+from penstock.model import Lsn, literal
 from penstock.sinks import local_text as sql
 from penstock.sinks.local_file import WriterLock, open_reader, open_writer, translated
 
@@ -53,6 +53,7 @@ class _Generation(NamedTuple):
     cleared: int
     texts: tuple[str, ...]
     mark: str
+    beside: tuple[str, ...]
 
 
 class LocalSink:
@@ -88,7 +89,37 @@ class LocalSink:
                 )
                 self._commit()
                 self._lost.discard(target.index)
-                self._load(target.index, number)
+                self._load(target.index, number, target.beside)
+
+    def shows(self, target: Target) -> bool:
+        """Whether the generation that readers see is this one."""
+        return self._number(target, "shown AND seeded IS NOT NULL") is not None
+
+    def revive(self, target: Target) -> bool:
+        """Let it be the newest, under a number of its own."""
+        with self._lock:
+            before = self._number(target, "NOT shown")
+            if before is None:
+                return False
+            with self._working() as connection:
+                self._begin(connection)
+                number = connection.execute(sql.COPY, [before]).lastrowid
+                assert number is not None
+                connection.execute("DELETE FROM generation WHERE number = ?", [before])
+                _run(connection, sql.rename(before, number, has_texts=bool(target.texts)))
+                self._commit()
+            return True
+
+    def _number(self, target: Target, which: str) -> int | None:
+        """The generation of exactly this target that is `which`."""
+        with self._lock:
+            self._connect()
+            with self._working() as connection:
+                row = connection.execute(
+                    f"SELECT number FROM generation WHERE name = ? AND schema_hash = ? AND source = ? AND {which}",
+                    [target.name, target.schema_hash, target.source],
+                ).fetchone()
+        return None if row is None else int(row[0])
 
     def generation(self, index: str) -> str:
         """What tells it from those of any other file, too."""
@@ -106,17 +137,17 @@ class LocalSink:
         self._set_automerge(index, 0)
 
     def complete(self, index: str, version: Lsn) -> None:
-        """Show the generation to readers, and remove those before it."""
+        """Show the generation to readers. The last one before it that was complete is kept, the others go."""
         with self._working(index) as connection:
             self._set_automerge(index, sql.AUTOMERGE)
             number = self._generation(index).number
             self._begin(connection)
-            self._remove_others(connection, number, "1")
-            connection.execute(
-                "UPDATE generation SET seeded = ?, shown = 1 WHERE number = ?", [version - _SHIFT, number]
-            )
+            beside = _listed(self._generation(index).beside)
+            self._remove_others(connection, number, f"{sql.GARBAGE} AND source NOT IN ({beside})")
+            connection.execute(sql.SHOW, [number])
+            connection.execute("UPDATE generation SET seeded = ? WHERE number = ?", [version - _SHIFT, number])
             self._commit()
-            self._load(index, number)
+            self._load(index, number, self._generation(index).beside)
 
     def write(self, writes: Writes) -> Sequence[Rejection]:
         """Take the writes into the open transaction. What is no JSON is rejected."""
@@ -151,7 +182,7 @@ class LocalSink:
     def clear(self, index: str, version: Lsn) -> None:
         """Delete what is not above the version, and remember it with the generation."""
         with self._working(index) as connection:
-            number, _, _, paths, _ = self._generation(index)
+            number, _, _, paths, _, _ = self._generation(index)
             self._begin(connection)
             self._waiting.add(index)
             values = {"version": version - _SHIFT, "number": number}
@@ -161,7 +192,7 @@ class LocalSink:
             else:  # nothing stays: new tables cost less than emptying a full-text index
                 _run(connection, [*sql.drop(number), *sql.make(number, paths)])
             connection.execute("UPDATE generation SET cleared = max(cleared, :version) WHERE number = :number", values)
-            self._load(index, number)
+            self._load(index, number, self._generation(index).beside)
 
     def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
         """Documents and tombstones, also those that wait for a flush."""
@@ -228,7 +259,8 @@ class LocalSink:
     def _find(self, connection: sqlite3.Connection, target: Target) -> int | None:
         """The newest generation of the name, if it is of this schema and source; its texts are made to fit."""
         row = connection.execute(
-            "SELECT number, schema_hash, source, texts FROM generation WHERE name = ? ORDER BY number DESC LIMIT 1",
+            "SELECT number, schema_hash, source, texts FROM generation"
+            f" WHERE name = ? AND source NOT IN ({_listed(target.beside)}) ORDER BY number DESC LIMIT 1",
             [target.name],
         ).fetchone()
         if row is None or (row[1], row[2]) != (target.schema_hash, target.source):
@@ -240,14 +272,15 @@ class LocalSink:
         return number
 
     def _make(self, connection: sqlite3.Connection, target: Target) -> int:
-        """A new generation beside the one that readers see; what nobody sees and nobody writes to any more goes."""
+        """A new generation beside the one that readers see; what was never seen and is not written to goes."""
         number = connection.execute(
             "INSERT INTO generation (name, schema_hash, source, texts, cleared) VALUES (?, ?, ?, ?, ?)",
             [target.name, target.schema_hash, target.source, json.dumps(target.texts), _NEVER],
         ).lastrowid
         assert number is not None
         _run(connection, sql.make(number, target.texts))
-        self._remove_others(connection, number, "shown = 0")
+        which = f"seeded IS NULL AND NOT shown AND source NOT IN ({_listed(target.beside)})"
+        self._remove_others(connection, number, which)
         return number
 
     @staticmethod
@@ -261,11 +294,11 @@ class LocalSink:
         for (other,) in found:
             _run(connection, sql.drop(other))
 
-    def _load(self, index: str, number: int) -> None:
+    def _load(self, index: str, number: int, beside: tuple[str, ...]) -> None:
         assert self._connection is not None
         statement = "SELECT seeded, cleared, texts, mark FROM generation WHERE number = ?"
         seeded, cleared, texts, mark = self._connection.execute(statement, [number]).fetchone()
-        self._generations[index] = _Generation(number, seeded, cleared, tuple(json.loads(texts)), mark)
+        self._generations[index] = _Generation(number, seeded, cleared, tuple(json.loads(texts)), mark, beside)
 
     def _set_automerge(self, index: str, segments: int) -> None:
         with self._working(index) as connection:
@@ -333,6 +366,10 @@ class LocalSink:
 
 
 _NO_JSON = "it is no JSON that SQLite can read (or one nested too deep)"
+
+
+def _listed(sources: Iterable[str]) -> str:
+    return ", ".join(map(literal, sources))
 
 
 def _standing(shown: int, seeded: int | None) -> str:

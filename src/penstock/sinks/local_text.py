@@ -27,6 +27,15 @@ CREATE TABLE generation (
 """
 """`number` is used once in a file, `mark` once in all: a generation that was removed is not taken for a later one."""
 
+_SAME = "name = (SELECT name FROM generation WHERE number = ?1)"
+GARBAGE = f"number IS NOT (SELECT max(number) FROM generation WHERE number <> ?1 AND seeded IS NOT NULL AND {_SAME})"
+"""What is not the last complete generation of the same name as ?1, itself left out."""
+COPY = (
+    "INSERT INTO generation (name, schema_hash, source, texts, cleared)"
+    " SELECT name, schema_hash, source, texts, cleared FROM generation WHERE number = ?"
+)
+SHOW = f"UPDATE generation SET shown = (number = ?1) WHERE {_SAME}"
+
 INCOMING = "CREATE TEMP TABLE incoming (id TEXT NOT NULL, body TEXT CHECK (body IS NULL OR json_valid(body)))"
 FORGET_INCOMING = "DELETE FROM temp.incoming"
 TAKE_IN = "INSERT INTO temp.incoming VALUES (?, CAST(? AS TEXT))"
@@ -57,8 +66,7 @@ def count(number: int) -> str:
 def look(number: int) -> str:
     """The statement that reads documents by their ids (a JSON array), as bytes."""
     return (
-        f"SELECT id, version, CAST(body AS BLOB) FROM {documents(number)}"
-        " WHERE id IN (SELECT value FROM json_each(?))"
+        f"SELECT id, version, CAST(body AS BLOB) FROM {documents(number)} WHERE id IN (SELECT value FROM json_each(?))"
     )
 
 
@@ -102,6 +110,13 @@ def drop(number: int) -> Iterator[str]:
     """The statements that remove a generation's tables."""
     yield f"DROP TABLE IF EXISTS {documents(number)}"
     yield f"DROP TABLE IF EXISTS {texts(number)}"
+
+
+def rename(before: int, number: int, *, has_texts: bool) -> Iterator[str]:
+    """The statements that give a generation's tables another number."""
+    yield f"ALTER TABLE {documents(before)} RENAME TO {documents(number)}"
+    if has_texts:
+        yield f"ALTER TABLE {texts(before)} RENAME TO {texts(number)}"
 
 
 def drop_texts(number: int) -> str:

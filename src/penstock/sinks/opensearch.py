@@ -5,8 +5,8 @@ number of processes may write at once; a delete leaves its version behind for an
 then the engine's rule counts that rebuilds what was deleted during a seed. Readers' alias `NAME` moves in one step,
 when a generation is complete and everything in it can be found. A write that returned is on disk on every
 copy in sync (the translog is synced for each request); where an index was set to sync later, `flush` does it.
-Deliberately not: removing generations that readers have left, and refreshing after each write: what is written can be
-found within the index's refresh interval, and be read by id at once.
+The generation that readers have left is kept until they leave the next one. Deliberately not: refreshing after each
+write: what is written can be found within the index's refresh interval, and be read by id at once.
 """
 
 from __future__ import annotations
@@ -58,6 +58,19 @@ class OpenSearchSink:
         with self._lock:
             self._targets[target.index], self._generations[target.index] = target, one
 
+    def shows(self, target: Target) -> bool:
+        """Whether the generation that the alias leads to is this one."""
+        return any(one.fits(target) and one.seeded is not None for one in self._indexes.generations(target.name))
+
+    def revive(self, target: Target) -> bool:
+        """Forget that it missed changes, and that it was complete."""
+        for one in self._indexes.generations(target.name):
+            again = one.remembering(superseded=False, seeded=None)
+            if again.fits(target) and not one.is_read:
+                self._indexes.remember(again)
+                return True
+        return False
+
     def generation(self, index: str) -> str:
         """What tells the current generation from every other, also from one of the same name that was deleted."""
         one = self._known(index)
@@ -86,6 +99,7 @@ class OpenSearchSink:
             self._indexes.configure(one, {"refresh_interval": self._wanted(index, "refresh_interval")})
             one = self._remember(index, one.remembering(seeded=version))
             self._indexes.show(one)
+            self._indexes.tidy(one, self._targets[index].beside)
 
     def write(self, writes: Writes) -> Sequence[Rejection]:
         """Send the writes; they are on disk on return, unless the index was set to sync later (see `flush`)."""

@@ -7,7 +7,7 @@ current (`opensearch_generation`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -35,7 +35,7 @@ class Indexes:
         one = current(generations, target)
         if one is None:
             for other in generations:
-                if not other.memory.superseded:
+                if not other.memory.superseded and other.memory.source not in target.beside:
                     self.remember(other.remembering(superseded=True))
             one = self._make(target, next_name(generations, target))
         if not one.memory.uuid:
@@ -84,6 +84,19 @@ class Indexes:
             {"remove": {"index": holder, "alias": name}} for holder in holders if holder != one.physical
         ]
         self._point([*actions, {"add": {"index": one.physical, "alias": name}}])
+
+    def tidy(self, one: Generation, beside: Collection[str]) -> None:
+        """Keep the last complete generation before this one, which readers have left; delete the others.
+
+        One that is beside it stays; what was complete is complete no more in the eyes of whoever opens it next.
+        """
+        others = [other for other in self.generations(one.memory.name) if other.physical != one.physical]
+        last = next((other for other in reversed(others) if other.memory.seeded is not None), None)
+        for other in others:
+            if other is last and not other.memory.superseded:
+                self.remember(other.remembering(superseded=True))
+            elif other is not last and other.memory.source not in beside:
+                self.delete(other)
 
     def fence(self, one: Generation, floor: Lsn) -> Generation:
         """Let no write below `floor` in any more, whoever sends it, and wait for those that are under way.

@@ -116,6 +116,14 @@ class ParquetSink:
                 folder.remember(memory)
             self._logs[target.index] = _Log(target.name, folder, memory, seq)
 
+    def shows(self, target: Target) -> bool:
+        """No: a log has one generation that is written to."""
+        return False
+
+    def revive(self, target: Target) -> bool:
+        """No: a new one begins."""
+        return False
+
     def generation(self, index: str) -> str:
         """What tells it from those of any other folder, too."""
         with self._lock:

@@ -61,6 +61,14 @@ class StdoutSink:
         """Learn what readers call the index."""
         self._names[target.index] = target.name
 
+    def shows(self, target: Target) -> bool:
+        """No: nobody knows what became of its lines."""
+        return False
+
+    def revive(self, target: Target) -> bool:
+        """No: there is nothing to take up."""
+        return False
+
     def generation(self, index: str) -> str:
         """Each start is one."""
         return self._start

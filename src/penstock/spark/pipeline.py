@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from penstock.spark.absence import Absence, Roll
 from penstock.spark.seeds import Seeder
 from penstock.spark.source import PenstockSource
 from penstock.spark.spread import Opener
+from penstock.spark.succession import Heirs, Succession
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,6 +72,7 @@ class Plan:
     without: Callable[[Mapping[str, str]], Plan]
     reopened: Callable[[], Plan]
     roll: Roll
+    heirs: Heirs
 
     def shared(self) -> list[str]:
         """The names of the sinks that several processes may write to."""
@@ -103,11 +106,16 @@ class Pipeline:
     def __post_init__(self) -> None:
         self._seeder = Seeder(self)
         self._absence = Absence(self)
+        self.succession = Succession(self)
         self.report.quarantined = len(self.state.aside())
 
     def stop(self) -> None:
         """End after the batch under way. Any thread, any number of times."""
         self.stopping.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to seed."""
         self._seeder.wanted.set()
 
     def run(self) -> None:
@@ -196,6 +204,7 @@ class Pipeline:
 
     def stop_indexes(self, misfits: Mapping[str, str]) -> bool:
         """Go on without them; an error where none would be left."""
+        has_given_up = self.succession.give_up(*misfits)
         misfits = {index: reason for index, reason in misfits.items() if index in self.plan.parts.indexes}
         for index, reason in misfits.items():
             self.state.stop_index(index, reason)
@@ -209,14 +218,15 @@ class Pipeline:
             )
         if misfits:
             self.change(lambda: self.plan.without(misfits))
+        if misfits or has_given_up:
             self._shed.set()
-        return bool(misfits)
+        return bool(misfits) or has_given_up
 
     def change(self, plan: Callable[[], Plan]) -> None:
         """Go on by another plan, which loses nothing that the batch under way may count on."""
         with self._opening:
             self.plan = plan()
-        self._seeder.wanted.set()
+        self.wake()
 
     def join(self, plan: Callable[[], Plan]) -> None:
         """Go on by a plan with more to write to, between two batches.
@@ -225,6 +235,12 @@ class Pipeline:
         """
         with self._idle:
             self.change(plan)
+
+    @contextmanager
+    def between_batches(self) -> Iterator[None]:
+        """No batch is under way, and none begins."""
+        with self._idle:
+            yield
 
     def _bear(self, failure: BaseException) -> None:
         """Wait before the next try, or give up; an index that is the cause is stopped, and the others go on."""
@@ -337,11 +353,12 @@ class Pipeline:
 
     def _truncated(self, index: str, extent: Extent, version: Lsn) -> None:
         """Clear what is gone, and note down, durably, that what is left has to be built again."""
+        is_outgoing = index in self.plan.heirs.outgoing.values()
         if extent >= Extent.SOME_ROOTS:
             for sink in self.plan.parts.sinks[index]:
                 sink.clear(index, version)
             quarantine.outlive(self.state, index, [sink.name for sink in self.plan.parts.sinks[index]], version)
-        if extent is not Extent.ROOTS:
+        if extent is not Extent.ROOTS and not (is_outgoing and self.succession.give_up(index)):
             self._seeder.begin(index, [sink.name for sink in self.plan.parts.sinks[index]], version)
 
 

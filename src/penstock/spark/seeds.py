@@ -56,6 +56,7 @@ class Seeder:
         self._warm_up()
         while not self._is_stopping():
             self.wanted.clear()
+            self._step(self.pipeline.succession.begin)
             if self._plan is not ensured:
                 ensured = self._plan
                 for index in ensured.seeds:
@@ -125,6 +126,7 @@ class Seeder:
         """One seed of the index to its end; False where there is none to do."""
         seed = self.pipeline.state.seed(index)
         if seed is None or index not in self._plan.parts.sinks:
+            self.pipeline.succession.settle(index)
             self.pipeline.report.live([index])
             return False
         if not set(seed.sinks) <= {sink.name for sink in self._plan.parts.sinks[index]}:
@@ -186,8 +188,14 @@ class Seeder:
         chunks = [(seed.index, gone[at : at + _KEYS_AT_ONCE]) for at in range(0, len(gone), _KEYS_AT_ONCE)]
         version = Lsn(max(seed.version, self.pipeline.report.end))
         self.pipeline.judge(batch.delivered(parts, chunks, version))
-        for sink in sinks:
-            sink.complete(seed.index, seed.version)
-        quarantine.outlive(state, seed.index, seed.sinks, seed.version)
-        if state.end_seed(seed):
+
+        def show() -> bool:
+            if not self._is_under_way(seed):
+                return False
+            for sink in sinks:
+                sink.complete(seed.index, seed.version)
+            quarantine.outlive(state, seed.index, seed.sinks, seed.version)
+            return state.end_seed(seed)
+
+        if self.pipeline.succession.complete(seed, sinks, show):
             log.info("index %s is seeded: %d documents", seed.index, self.pipeline.report.indexes[seed.index].seeded)
