@@ -11,21 +11,25 @@ import click
 from penstock.cli.main import cli
 
 # A line of a block, indented or after a prompt; what runs before penstock on the line (kubectl exec … --) is left out.
-_LINE = re.compile(r"^(?:    |\$ )(?:[^#\n|]*? -- )?penstock((?: [^\n]*)?)$", re.MULTILINE)
+_LINE = re.compile(r"^(?: {4,}|\$ )(?:[^#\n|]*? -- )?penstock((?: [^\n]*)?)$", re.MULTILINE)
 _ENDS = {"|", ">", ">>", "2>", "&&", "||", ";", "&"}
 
 
 def lines(text: str) -> Iterator[list[str]]:
     """The words after `penstock` of each such line."""
     for found in _LINE.findall(text):
-        words = shlex.split(found, comments=True)
-        yield words[: next((at for at, word in enumerate(words) if word in _ENDS), len(words))]
+        if words := shlex.split(found, comments=True):  # else it is a name, such as an image's
+            yield words[: next((at for at, word in enumerate(words) if word in _ENDS), len(words))]
+
+
+# What stands for a value of the reader's, in capitals.
+_MEANT = {"LSN": "16/B374D848"}
 
 
 def problem(words: Sequence[str]) -> str:
     """What the command line would say against these words; empty where it would run them."""
     command: click.Command | None = cli
-    name, left = "penstock", list(words)
+    name, left = "penstock", [_MEANT.get(word, word.lower() if word.isupper() else word) for word in words]
     try:
         while isinstance(command, click.Group) and left and not left[0].startswith("-"):
             with click.Context(command) as context:

@@ -1,20 +1,31 @@
-"""The docs hold together: each link leads somewhere, each page can be found, README names the two commands."""
+"""The docs hold together and leave nothing out: links, anchors, commands and files in them, and a place for everything.
+
+What is generated (command line, the two files) and metrics are compared with the code in their own tests; Python names
+in test_docs_python.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock import ReplicationConfig, TlsConfig, errors
+from penstock.cli.main import cli
+from penstock.document.reading import read_schema
+from penstock.ops.http_public import PATHS
 from penstock.spark import settings
 from penstock.spark.options import OPTIONS
+from tests.unit.command_lines import lines, problem
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+ANCHORED = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)")
 
 
 def targets(page: Path) -> set[Path]:
@@ -79,3 +90,69 @@ def test_every_option_of_the_spark_source_is_in_the_reference_with_its_default()
 def test_every_setting_of_the_session_is_in_the_reference() -> None:
     page = (ROOT / "docs/reference/spark.md").read_text()
     assert not [one.name for one in settings.TABLE if f"| `{one.name}` |" not in page]
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page can be reached by, as they are made where the pages are read."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    return {f"{slug}-{n}" if n else slug for slug, most in found.items() for n in range(most + 1)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_anchors_lead_to_headings_that_exist(page: Path) -> None:
+    for where, anchor in ANCHORED.findall(page.read_text()):
+        target = (page.parent / where).resolve() if where else page
+        assert target.suffix != ".md" or anchor in anchors(target), f"{where}#{anchor}"
+
+
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index}
+    assert pages <= targets(index), "docs/README.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_its_title_and_has_one(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert text.startswith("# ")
+    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_can_be_typed_as_they_stand(page: Path) -> None:
+    """Those that a person is told to run; the reference of commands shows their forms."""
+    told = lines(page.read_text()) if page.name != "cli.md" else ()
+    assert not [found for found in map(problem, told) if found]
+
+
+def test_every_command_has_a_place_beside_the_reference() -> None:
+    text = "\n".join(page.read_text() for page in PAGES if page.name not in ("cli.md", "CHANGELOG.md"))
+    assert not [name for name in cli.commands if f"penstock {name}" not in text and name != "build"]  # lock, by flusso
+
+
+def blocks(language: str) -> Iterator[tuple[Path, str]]:
+    """Every block of a language, and its page."""
+    for page in PAGES:
+        for found in re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            yield page, found
+
+
+def test_every_schema_file_that_is_shown_is_read() -> None:
+    shown = [text for _, text in blocks("yaml") if text.startswith("version:")]
+    assert len(shown) >= 3
+    for text in shown:
+        read_schema(text, "shown")
+
+
+def test_every_deployment_file_that_is_shown_is_toml() -> None:
+    assert all(tomllib.loads(text) for _, text in blocks("toml"))
+
+
+def test_every_public_path_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/http.md").read_text()
+    assert not [path for path in PATHS if f"| `{path}` |" not in page]
