@@ -170,6 +170,63 @@ def test_a_reindex_that_is_killed_goes_on_and_readers_never_see_less(
     assert run.stop() == 0
 
 
+MORE = "  - {keyword: again, column: extra}\n"
+
+
+@pytest.mark.long
+def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(deploy: Deploy, node: Node) -> None:
+    """E84, E85: the old one is current, by its own schema, until readers change over; a rollback outlives a restart."""
+    deployed = deploy(node)
+    execute = deployed.database.execute
+    execute(market.ROWS)
+    execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n ON CONFLICT DO NOTHING", ROOTS)
+    execute("ALTER TABLE customer ADD COLUMN extra text DEFAULT 'x'")
+    deployed.write(**CUSTOMERS)
+    run = deployed.start()
+    run.catch_up()
+    assert run.stop() == 0
+    deployed.write(customers=market.CUSTOMERS + MORE)
+    execute("UPDATE customer SET name = 'while nothing ran' WHERE id = 8")
+    run = deployed.start()
+    run.wait(lambda: rebuild(run) == "under way", START_S, "the new generation")
+    execute("UPDATE customer SET name = 'canary' WHERE id = 7; DELETE FROM customer WHERE id = 9")
+
+    def is_current() -> bool:
+        found = deployed.local("customers")
+        return (found["7"]["name"], found["8"]["name"], "9" in found) == ("canary", "while nothing ran", False)
+
+    run.wait(is_current, START_S, "readers to see it")
+    if rebuild(run):
+        assert "again" not in deployed.local("customers")["7"], "by the old schema"
+    run.wait(lambda: rebuild(run) == "", START_S, "readers to change over")
+    run.catch_up()
+    wanted = market.expected(deployed.database, "customers")
+    renewed = {name: {**body, "again": "x"} for name, body in wanted.items()}
+    assert deployed.found("customers") == {"local": renewed, "search": renewed}
+    assert penstock(deployed, "reindex", "customers", "--rollback").returncode == 0
+    execute("UPDATE customer SET name = 'after the rollback' WHERE id = 7")
+    run.catch_up()
+    deployed.judge("customers")
+    run.kill()
+    execute("UPDATE customer SET name = 'and a kill' WHERE id = 8")
+    run = deployed.start()
+    run.catch_up()
+    deployed.judge("customers")
+    assert "index customers was rolled back" in run.err
+    assert {one["seeded"] for one in run.status()["indexes"].values()} == {0}
+    assert penstock(deployed, "reindex", "customers").returncode == 0
+    assert deployed.local("customers")["7"] == {**renewed["7"], "name": "after the rollback"}
+    assert len(generations(deployed)) == 2
+    assert run.stop() == 0
+    execute("ALTER TABLE customer DROP COLUMN extra")
+    deployed.write(customers=market.CUSTOMERS)
+    run = deployed.start()
+    run.catch_up()
+    deployed.judge("customers")
+    assert "readers of customers see it as it stands" in run.err
+    assert run.stop() == 0
+
+
 @pytest.mark.long
 def test_a_sink_that_stays_down_is_left_behind_and_seeded_on_its_return(
     deploy: Deploy, node: Node, faulty: Callable[..., Faulty]

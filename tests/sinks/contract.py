@@ -369,6 +369,12 @@ class SinkContract:
         with rig.sink(source="system/1") as sink:
             assert sink.seeded(INDEX) == 6
             assert len(sink.holdings(INDEX)) == 2
+        with rig.sink(source="system/3", beside=("system/1",)) as sink:
+            sink.complete(INDEX, Lsn(7))
+            sink.complete(INDEX, Lsn(7))
+            assert len(sink.holdings(INDEX)) == 2
+            assert sink.revive(target(source="system/1")), "the one that was left last is kept"
+            assert not sink.revive(target(source="system/2", schema_hash="b"))
 
     def test_a_generation_that_missed_writes_is_not_taken_up_again(self, rig: Rig) -> None:
         """E85: the schema goes from a to b and back to a: what a held is stale, and has to be seeded again."""

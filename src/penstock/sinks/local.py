@@ -137,13 +137,13 @@ class LocalSink:
         self._set_automerge(index, 0)
 
     def complete(self, index: str, version: Lsn) -> None:
-        """Show the generation to readers. The last one before it that was complete is kept, the others go."""
+        """Show the generation to readers. The one that they leave for it is kept, the others go."""
         with self._working(index) as connection:
             self._set_automerge(index, sql.AUTOMERGE)
             number = self._generation(index).number
             self._begin(connection)
             beside = _listed(self._generation(index).beside)
-            self._remove_others(connection, number, f"{sql.GARBAGE} AND source NOT IN ({beside})")
+            self._remove_others(connection, number, f"{sql.LEFT_BEFORE} AND source NOT IN ({beside})")
             connection.execute(sql.SHOW, [number])
             connection.execute("UPDATE generation SET seeded = ? WHERE number = ?", [version - _SHIFT, number])
             self._commit()

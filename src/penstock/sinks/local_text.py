@@ -28,8 +28,8 @@ CREATE TABLE generation (
 """`number` is used once in a file, `mark` once in all: a generation that was removed is not taken for a later one."""
 
 _SAME = "name = (SELECT name FROM generation WHERE number = ?1)"
-GARBAGE = f"number IS NOT (SELECT max(number) FROM generation WHERE number <> ?1 AND seeded IS NOT NULL AND {_SAME})"
-"""What is not the last complete generation of the same name as ?1, itself left out."""
+LEFT_BEFORE = "NOT shown AND (seeded IS NULL OR NOT (SELECT shown FROM generation WHERE number = ?1))"
+"""What goes when readers come to ?1; where they are there already, only what was never complete does."""
 COPY = (
     "INSERT INTO generation (name, schema_hash, source, texts, cleared)"
     " SELECT name, schema_hash, source, texts, cleared FROM generation WHERE number = ?"

@@ -98,8 +98,9 @@ class OpenSearchSink:
             self._indexes.refresh(one)
             self._indexes.configure(one, {"refresh_interval": self._wanted(index, "refresh_interval")})
             one = self._remember(index, one.remembering(seeded=version))
+            before = self._indexes.generations(one.memory.name)
             self._indexes.show(one)
-            self._indexes.tidy(one, self._targets[index].beside)
+            self._indexes.tidy(one, before, self._targets[index].beside)
 
     def write(self, writes: Writes) -> Sequence[Rejection]:
         """Send the writes; they are on disk on return, unless the index was set to sync later (see `flush`)."""

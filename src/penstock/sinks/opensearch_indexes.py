@@ -85,17 +85,17 @@ class Indexes:
         ]
         self._point([*actions, {"add": {"index": one.physical, "alias": name}}])
 
-    def tidy(self, one: Generation, beside: Collection[str]) -> None:
-        """Keep the last complete generation before this one, which readers have left; delete the others.
+    def tidy(self, one: Generation, before: Sequence[Generation], beside: Collection[str]) -> None:
+        """Keep the generation that readers have left for this one; delete the others, but for those beside it.
 
-        One that is beside it stays; what was complete is complete no more in the eyes of whoever opens it next.
+        `before` is what there was when they left. Where they saw this one already, only what was never complete goes.
         """
-        others = [other for other in self.generations(one.memory.name) if other.physical != one.physical]
-        last = next((other for other in reversed(others) if other.memory.seeded is not None), None)
+        others = [other for other in before if other.physical != one.physical]
+        left = [other for other in others if other.is_read]
         for other in others:
-            if other is last and not other.memory.superseded:
+            if other in left:
                 self.remember(other.remembering(superseded=True))
-            elif other is not last and other.memory.source not in beside:
+            elif other.memory.source not in beside and (left or other.memory.seeded is None):
                 self.delete(other)
 
     def fence(self, one: Generation, floor: Lsn) -> Generation:
