@@ -24,7 +24,7 @@ from tests.unit.command_lines import lines, problem
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:|#)([^)#\s\"]+)")
 ANCHORED = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)")
 
 
