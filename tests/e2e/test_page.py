@@ -198,6 +198,18 @@ def test_a_document_in_quarantine_is_replayed(page: Page, shop: Shop) -> None:
     expect(page.locator("#quarantine tbody tr")).to_have_count(0)
 
 
+def test_an_index_is_built_anew_while_it_is_read(page: Page, shop: Shop) -> None:
+    row = page.locator("#indexes tbody tr", has_text="products")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    row.get_by_role("button", name="Reindex").click()
+    assert shop.status()["indexes"]["products"]["rebuild"] == "", "a no is a no"
+    page.once("dialog", lambda dialog: dialog.accept())
+    row.get_by_role("button", name="Reindex").click()
+    expect(row.locator(".chip")).to_have_text("reindexing", timeout=20_000)
+    expect(row.get_by_role("button", name="Reindex")).to_be_disabled()
+    expect(row.locator(".chip")).to_have_text("live", timeout=40_000)
+
+
 def ground(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 

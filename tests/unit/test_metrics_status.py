@@ -12,6 +12,7 @@ from penstock.engine import batch
 from penstock.engine.batch import Tally
 from penstock.engine.recent import summary
 from penstock.engine.report import Course, IndexReport, Phase, Report
+from penstock.engine.state import Seed
 from penstock.errors import UnavailableError
 from penstock.model import Lsn
 from penstock.ops.status import Sampler, Slot, behind_s, position, unready
@@ -94,13 +95,19 @@ def test_ready_is_when_every_index_is_live_and_nothing_is_wrong(report: Report) 
     told = report.told()
     assert unready(told) == []
     assert unready({**told, "trouble": "the server is away"}) == ["the stream failed and is tried again"]
+    report.seeding(Seed("books", "", (), Lsn(1), total=10))
+    assert unready(report.told()) == ["index books is seeding"]
+    report.rebuilding("books", "under way")
+    assert unready(report.told()) == [], "readers see the generation before, which is kept current"
     report.stopped("books", "a column is gone")
     assert unready(report.told()) == ["index books is stopped"]
 
 
 def test_last_changes_hold_no_key_unless_values_are_asked_for(report: Report) -> None:
     made = changes("secret-a", "secret-b")
-    tally = Tally(2, {"books": 2}, spent={"build": 0.25}, touched={"books": ["secret-a", "secret-b"]})
+    tally = Tally(
+        2, {"books": 2, "books#outgoing": 2}, spent={"build": 0.25}, touched={"books": ["secret-a", "secret-b"]}
+    )
     report.batch(tally, Lsn(300), True, Course(0.01, [(time.time() - 0.2, 2)], summary(made)))
     (found,) = report.changes_made()
     assert found["changes"] == [{"table": "public.book", "op": "update", "count": 2}]

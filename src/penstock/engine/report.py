@@ -175,7 +175,7 @@ class Report:
             self.stages[stage] = self.stages.get(stage, 0.0) + seconds
         touched = {
             index: tally.written.get(index, 0) + tally.deleted.get(index, 0)
-            for index in sorted({*tally.written, *tally.deleted})
+            for index in sorted({*tally.written, *tally.deleted} & self.indexes.keys())  # no outgoing generation
         }
         slowest = max((latency_s for latency_s, _ in latencies), default=None)
         self.recent.add(Deed(now, end, course.changed, touched, slowest, direct, dict(tally.touched)))

@@ -184,9 +184,14 @@ def _source(sample: Sample, applied: Lsn) -> dict[str, Any]:
     return found
 
 
+def _is_current(one: Mapping[str, Any]) -> bool:
+    """While an index is built anew, readers see its generation before, which is kept current, too."""
+    return one["phase"] == "live" or (one["phase"] == "seeding" and bool(one.get("rebuild")))
+
+
 def unready(told: Mapping[str, Any]) -> list[str]:
     """Why a search may not find what the tables hold; empty where it does."""
-    reasons = [f"index {name} is {one['phase']}" for name, one in told["indexes"].items() if one["phase"] != "live"]
+    reasons = [f"index {name} is {one['phase']}" for name, one in told["indexes"].items() if not _is_current(one)]
     reasons += [f"sink {name} is left behind" for name in told.get("away", ())]
     if told["trouble"]:
         reasons.append("the stream failed and is tried again")

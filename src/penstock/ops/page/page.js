@@ -238,12 +238,14 @@ let medians = [];
 const rows = new Map();
 
 function showState(now) {
-  const phases = Object.values(now.indexes).map((one) => one.phase), away = Object.entries(now.away || {}), marked = Object.entries(now.marked || {});
+  const indexes = Object.values(now.indexes), phases = indexes.map((one) => one.phase);
+  const rebuilt = indexes.every((one) => one.phase !== "seeding" || one.rebuild);
+  const away = Object.entries(now.away || {}), marked = Object.entries(now.marked || {});
   const [word, kind] = now.trouble ? ["in trouble, trying again", "bad"]
     : phases.includes("stopped") ? ["an index is stopped", "bad"]
     : away.length ? ["a sink is left behind", "bad"]
     : marked.length ? ["an index has to be reconciled", "warn"]
-    : phases.includes("seeding") ? ["seeding", "busy"]
+    : phases.includes("seeding") ? [rebuilt ? "reindexing" : "seeding", "busy"]
     : phases.includes("waiting") ? ["starting", "busy"]
     : now.source && !now.source.reachable ? ["the server does not answer", "bad"] : ["live", "good"];
   say("state", word);
@@ -324,12 +326,11 @@ function indexRow(name) {
   const parts = { chip: make("span", { class: "chip" }), bar: make("progress", { "aria-label": `backfill of ${name}` }), left: make("span") };
   for (const one of ["seeded", "written", "deleted", "speed"]) parts[one] = make("td", { class: "n" });
   parts.act = make("td");
-  const [shown, outgoing] = name.split("#"); // behind a # is the generation that a reindex replaces
-  const row = make("tr", {}, make("th", { scope: "row" }, outgoing ? `${shown}, outgoing` : shown), make("td", {}, parts.chip), make("td", {}, make("div", { class: "fill" }, parts.bar, parts.left)),
+  const row = make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, parts.chip), make("td", {}, make("div", { class: "fill" }, parts.bar, parts.left)),
     parts.seeded, parts.written, parts.deleted, parts.speed, parts.act);
-  if (!outgoing && told.can.includes("reindex")) parts.act.append(make("button", { type: "button", onclick: () => reindex(name) }, "Reindex"));
+  if (told.can.includes("reindex")) parts.act.append(make("button", { type: "button", onclick: () => reindex(name) }, "Reindex"));
   $("indexes").tBodies[0].append(row);
-  if (!outgoing) $("search-index").append(make("option", { value: name }, name));
+  $("search-index").append(make("option", { value: name }, name));
   return { parts, row, last: null, speed: null };
 }
 
@@ -338,15 +339,15 @@ function showIndexes(now) {
   for (const [name, one] of Object.entries(now.indexes)) {
     if (!rows.has(name)) rows.set(name, indexRow(name));
     const held = rows.get(name), { parts } = held;
-    parts.chip.textContent = one.phase;
-    parts.chip.className = `chip ${CHIPS[one.phase] || ""}`;
-    held.row.title = one.reason;
-    for (const button of parts.act.children) button.disabled = one.phase !== "live";
+    parts.chip.textContent = one.rebuild ? "reindexing" : one.phase;
+    parts.chip.className = `chip ${one.rebuild ? "busy" : CHIPS[one.phase] || ""}`;
+    held.row.title = one.reason || one.rebuild_error || "";
+    for (const button of parts.act.children) button.disabled = one.phase !== "live" || Boolean(one.rebuild);
     parts.bar.hidden = one.phase === "stopped";
     parts.bar.max = one.chunks || 1;
     parts.bar.value = one.phase === "live" ? parts.bar.max : one.chunks_done;
     const share = one.chunks ? `${Math.floor((100 * one.chunks_done) / one.chunks)} %` : "";
-    parts.left.textContent = one.phase === "live" ? "complete" : one.phase === "seeding" ? share + (one.eta_s == null ? "" : `, ${span(one.eta_s).join("")} to go`) : one.reason;
+    parts.left.textContent = one.rebuild_error ? `not built anew: ${one.rebuild_error}` : one.rebuild && one.phase !== "seeding" ? one.rebuild : one.phase === "live" ? "complete" : one.phase === "seeding" ? share + (one.eta_s == null ? "" : `, ${span(one.eta_s).join("")} to go`) : one.reason;
     for (const what of ["seeded", "written", "deleted"]) parts[what].textContent = number(one[what]);
     const sum = one.seeded + one.written + one.deleted;
     if (held.last && now.running_s > held.last.at) {
