@@ -11,7 +11,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit pg spark e2e browser pictures test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference fuzz soak docs clean
+.PHONY: help demo test unit pg spark e2e browser pictures test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference bench-operations fuzz soak docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -64,7 +64,7 @@ lint: .venv/test.stamp  ## ruff (rules and format) and the order of the layers
 types: .venv/test.stamp  ## mypy, strict
 	@$(BIN)/mypy
 
-bench: bench-capture bench-spark bench-documents bench-engine bench-reference  ## every benchmark
+bench: bench-capture bench-spark bench-documents bench-engine bench-reference bench-operations  ## every benchmark
 
 bench-capture: .venv/test.stamp  ## the capture beside pg_recvlogical, on the same WAL
 	@$(BIN)/python bench/capture.py
@@ -80,6 +80,9 @@ bench-engine: .venv/test.stamp  ## penstock run into a real OpenSearch node, bes
 
 bench-reference: .venv/test.stamp  ## reference tables: a change by table size, a lookup, a restart beside a new snapshot
 	@$(BIN)/python bench/reference.py
+
+bench-operations: .venv/test.stamp  ## a reconcile, a reindex, and what is reported of a busy, healthy system
+	@$(BIN)/python bench/operations.py
 
 fuzz: .venv/test.stamp  ## coverage-guided fuzz of the decoder (FUZZ_SECONDS)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python fuzz/decoder.py

@@ -183,7 +183,7 @@ class Run:
 
     def __init__(self, world: World, *arguments: str) -> None:
         self.peak_mb = 0.0
-        self._state = world.folder / ".penstock"
+        self.state = world.folder / ".penstock"
         self._log = world.folder / "log"
         command = [sys.executable, "-c", "from penstock.cli.main import main; main()", "run", "--config"]
         with open(self._log, "ab") as log:
@@ -204,7 +204,7 @@ class Run:
         if self.process.poll() is not None:
             raise SystemExit(f"penstock run ended:\n{self._log.read_text()[-3000:]}")
         try:
-            return dict(ask(self._state, "status"))
+            return dict(ask(self.state, "status"))
         except PenstockError:
             return None
 

@@ -191,6 +191,44 @@ def test_what_somebody_changed_in_a_sink_is_found_and_mended(operated: Operated)
     assert "there is no index 'nights'" in operated.penstock("reconcile", "nights", code=2)
 
 
+def test_a_document_is_explained_by_its_rows_and_its_sinks(operated: Operated) -> None:
+    """Keys and counts of the rows it is made of, the tables that touch it, each sink beside the database."""
+    told = operated.told("explain", "products", "7")
+    rows = {one["role"]: (one["table"], one["count"], one["keys"]) for one in told["rows"]}
+    assert rows["root"] == ("public.product", 1, [["7"]])
+    assert rows["brand"] == ("public.brand", 1, [["3"]])
+    assert rows["first"] == ("public.product", 1, [["6"]])
+    assert rows["sequels"] == ("public.product", 1, [["8"]])
+    assert rows["tags (junction)"] == ("public.product_tag", 1, [["7", "8"]])
+    assert rows["tags"] == ("public.tag", 1, [["8"]])
+    assert rows["rated (junction)"][1] == 2
+    assert {(one["table"], one["role"]) for one in told["touched_by"]} >= {
+        ("public.tag", "tags"),
+        ("public.brand", "brand"),
+    }
+    assert {one["sink"]: (one["state"], one["differs"]) for one in told["sinks"]} == dict.fromkeys(
+        SINKS, ("the same", [])
+    )
+    assert all(one["version"] for one in told["sinks"])
+    place = f"/{operated.deployed.prefix}products/_update/7"
+    assert operated.node.ask("POST", place, {"doc": {"name": "tampered", "brand": {"name": "nobody"}}})[0] == 200
+    shown = operated.penstock("explain", "products", "7")
+    assert "brand.name" in shown
+    assert "tampered" not in shown
+    assert "product 7" not in shown
+    shown = operated.penstock("explain", "products", "7", "--values")
+    assert "tampered" in shown
+    assert "product 7" in shown
+    operated.run.catch_up()
+    operated.reconcile("products", "--repair")
+    assert [one["count"] for one in operated.told("explain", "places", "DE|B")["rows"]] == [1, 2]
+    assert operated.told("explain", "customers", "12345", code=1)["exists"] is False
+    for key in ("seven", "007", "1|2"):
+        assert "is no key of index products" in operated.penstock("explain", "products", key, code=2)
+    assert "(country text, code text), written as COUNTRY|CODE" in operated.penstock("explain", "places", "DE", code=2)
+    assert "there is no index 'nights'" in operated.penstock("explain", "nights", "1", code=2)
+
+
 def test_a_healthy_and_busy_system_has_no_difference(operated: Operated, rng: random.Random) -> None:
     """E83: whatever is on its way, each time."""
     with operated.traffic(rng):
@@ -250,6 +288,7 @@ def test_a_lost_slot_is_made_anew_and_every_index_mended(operated: Operated) -> 
     assert "is gone" in operated.penstock("reconcile", code=1)
     found = operated.reconcile("--repair")
     assert found["products", "search"]["counts"]["different"] >= 1
+    assert operated.told("explain", "products", "4", "--values")["sinks"][0]["state"] == "the same"
     assert found["places", "local"]["first"]["extra"] == ["DE|M"]
     operated.judge()
     run = deployed.start()

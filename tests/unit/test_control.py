@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import OperatorError
+from penstock.errors import ConfigError, OperatorError
 from penstock.ops.control import Control, ask
 
 LEAVE_BEHIND = """
@@ -28,10 +28,15 @@ def fail(_: Mapping[str, Any]) -> Any:
     raise ValueError("no way")
 
 
+def refuse(_: Mapping[str, Any]) -> Any:
+    raise ConfigError("that is no key", hint="Write another one.")
+
+
 ANSWERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "status": lambda _: {"batches": 3},
     "echo": lambda asked: asked["word"],
     "fail": fail,
+    "refuse": refuse,
 }
 
 
@@ -95,13 +100,16 @@ def test_the_users_umask_is_as_before(state: Path) -> None:
 )
 def test_what_is_not_understood_gets_a_sentence(control: Control, state: Path, line: bytes) -> None:
     said = raw(state / "control.sock", line + b"\n")
-    assert said == {"error": "not understood; there are: echo, fail, status"}
+    assert said == {"error": "not understood; there are: echo, fail, refuse, status"}
     assert ask(state, "status") == {"batches": 3}, "and it goes on"
 
 
 def test_an_answer_that_fails_is_told_to_who_asked(control: Control, state: Path) -> None:
     with pytest.raises(OperatorError, match="no way"):
         ask(state, "fail")
+    with pytest.raises(ConfigError, match="no key") as refused:
+        ask(state, "refuse")
+    assert refused.value.hint == "Write another one."
     assert ask(state, "status") == {"batches": 3}
 
 

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.app import quarantine, reindex
+from penstock.app import explain, quarantine, reindex
 from penstock.app.reconcile import Job
 
 if TYPE_CHECKING:
@@ -26,4 +26,5 @@ def commands(prepared: Prepared, pipeline: Pipeline) -> dict[str, Command]:
         "reindex": functools.partial(reindex.answer, pipeline),
         "quarantine": functools.partial(quarantine.answer, pipeline),
         "reconcile": Job(prepared, pipeline).answer,
+        "explain": functools.partial(explain.answer, prepared, pipeline),
     }

@@ -149,7 +149,6 @@ class Job:
             course.error = f"it failed with an error that was not foreseen ({type(error).__name__})"
             log.debug("the reconcile failed", exc_info=error)
         finally:
-            pipeline.watch("", ())
             pipeline.look_at_marks()
             course.running = False
 
@@ -206,10 +205,7 @@ def _received(prepared: Prepared) -> Lsn | None:
 
 def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell: Callable[[Course], None]) -> Course:
     """Reconcile while nothing runs; with no usable slot and `repair`, one is made first. `tell` hears how far it is."""
-    from penstock.app.running import prepare
-
-    joined = _make_ready(deployment, repair)
-    prepared = prepare(deployment)
+    prepared, joined = prepare_alone(deployment, repair=repair)
     course = Course(repair)
 
     def advanced(done: int) -> None:
@@ -228,15 +224,18 @@ def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell:
     return course
 
 
-def _make_ready(deployment: Deployment, repair: bool) -> bool:
-    """See that nothing runs, and that the slot can be read from; whether it is a new one."""
+def prepare_alone(deployment: Deployment, *, repair: bool = False) -> tuple[Prepared, bool]:
+    """The deployment, where nothing runs and the slot can be read from; and whether that is a new one."""
+    from penstock.app.running import prepare
+
     folder = Path(deployment.locate(deployment.state))
     if not (folder / "state.sqlite").exists():
         raise ConfigError(f"nothing was ever seeded with the state in {folder}", hint="Start penstock run first.")
     with closing(State(folder)) as state:
         if not state.acquire():
             raise RetryableError(f"a penstock is starting or ending with the state in {folder}", hint="Try again.")
-        return require_slot(deployment, connection_settings(deployment), state, repair=repair)
+        joined = require_slot(deployment, connection_settings(deployment), state, repair=repair)
+    return prepare(deployment), joined
 
 
 def _settled(prepared: Prepared, joined: bool) -> Lsn:

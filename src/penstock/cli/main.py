@@ -18,6 +18,7 @@ from penstock.cli.check import check
 from penstock.cli.coverage import coverage
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
+from penstock.cli.explain import explain
 from penstock.cli.failure import EXIT_CODES, INTERRUPTED, tell
 from penstock.cli.follow import follow
 from penstock.cli.init import init
@@ -75,6 +76,7 @@ for command in (
     status,
     quarantine,
     reconcile,
+    explain,
     follow,
     lookup,
     reindex,

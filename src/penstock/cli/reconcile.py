@@ -29,7 +29,7 @@ _POLL_S = 0.5
 
 
 @click.command(cls=SectionedCommand, short_help="Compare the sinks with the database, and mend them.")
-@click.argument("index", nargs=-1)
+@click.argument("index", nargs=-1, metavar="[INDEX]…")
 @option("--repair", is_flag=True, help="Mend what differs: documents are built anew and written.")
 @options.config
 @as_json

@@ -21,6 +21,7 @@ from penstock.document.paths import root_key
 from penstock.document.paths_start import by_table, first_values, truncated_tables, untold
 from penstock.document.settle import SNAPSHOT, settle
 from penstock.document.spec import SourceSpec
+from penstock.document.sql_catalog import SqlCatalog
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.model import QualifiedTable, quote
 from penstock.postgres.connection import ConnectionSettings, resolve
@@ -86,6 +87,11 @@ class PgDocumentBuilder:
     def spec(self) -> SourceSpec:
         """The schemas, bound to the catalog."""
         return self._plan.spec
+
+    @property
+    def catalog(self) -> SqlCatalog:
+        """What the schemas' tables are made of, as it was read."""
+        return self._plan.catalog
 
     def refresh(self) -> None:
         """Read the catalog again at the next call."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import OperatorError
+from penstock.errors import BugError, ConfigError, OperatorError, PenstockError, RetryableError
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,10 @@ _NAME = "control.sock"
 _LONGEST = 100
 _PATIENCE_S = 10.0
 Answers = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+
+
+# What whoever asked has to do about an error travels by these words.
+_KINDS: Mapping[str, type[PenstockError]] = {"mend": ConfigError, "retry": RetryableError, "report": BugError}
 
 
 class NothingRunsError(OperatorError):
@@ -79,6 +83,9 @@ class Control:
             return {"error": f"not understood; there are: {', '.join(sorted(self._answers))}"}
         try:
             return {"answer": act(asked)}
+        except PenstockError as error:
+            kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
+            return {"error": error.message, "hint": error.hint, "kind": kind}
         except Exception as error:  # noqa: BLE001 - whoever asked is told, and the process goes on
             return {"error": str(error)}
 
@@ -110,7 +117,7 @@ def ask(state: Path, question: str, **details: Any) -> Any:
             hint="Start it with penstock run, or name the deployment with --config.",
         ) from None
     if "error" in said:
-        raise OperatorError(said["error"])
+        raise _KINDS.get(said.get("kind", ""), OperatorError)(said["error"], hint=said.get("hint", ""))
     return said["answer"]
 
 

@@ -27,6 +27,7 @@ from penstock.engine.policy import Backoff, judge
 from penstock.engine.recent import summary
 from penstock.engine.report import Course, Report
 from penstock.engine.state import State
+from penstock.engine.watch import Watches
 from penstock.errors import ConfigError, PenstockError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from penstock.spark import direct, failures, spread
@@ -100,11 +101,10 @@ class Pipeline:
     _seed_error: BaseException | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock)
     _backoff: Backoff = field(default_factory=Backoff)
-    _watched: frozenset[tuple[str, str]] = frozenset()
-    _met: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._seeder = Seeder(self)
+        self._watches = Watches(self._idle)
         self._absence = Absence(self)
         self.succession = Succession(self)
         self.report.quarantined = len(self.state.aside())
@@ -277,7 +277,7 @@ class Pipeline:
                     self._apply(frame)
             except BaseException as error:
                 self._failure = error
-                self._met.update(id for _, id in self._watched)  # there is no telling what was written
+                self._watches.note(self._watches.watched())  # there is no telling what was written
                 raise
             self._backoff.succeeded()
 
@@ -285,7 +285,7 @@ class Pipeline:
         began = time.monotonic()
         fetched = direct.fetch(self.plan.socket) if self.plan.socket else None
         seeding = frozenset(index for index in self.plan.parts.indexes if self.state.seed(index))
-        watched: dict[str, Any] = {"seeding": seeding, "aside": self.state.aside() | self._watched}
+        watched: dict[str, Any] = {"seeding": seeding, "aside": self.state.aside() | self._watches.watched()}
         if fetched is not None and fetched.changes is None:
             tally, end = Tally(), fetched.end
         elif fetched is not None:
@@ -294,7 +294,7 @@ class Pipeline:
         else:
             tally, end = self._spread(frame, watched)
         self.judge(tally, end)
-        self._met.update(id for _, _, id in tally.healed)
+        self._watches.note((index, id) for _, index, id in tally.healed)
         for index in seeding & {index for index, _ in tally.gone}:
             self.state.note_gone(index, [key for one, key in tally.gone if one == index])
         seconds = time.monotonic() - began
@@ -326,20 +326,8 @@ class Pipeline:
         return self._idle.locked()
 
     def watch(self, index: str, ids: Collection[str]) -> Callable[[], Collection[str]]:
-        """Note from now on which of these documents live writes; the function tells them, also of the batch under way.
-
-        One set of documents is watched at a time.
-        """
-        self._watched, self._met = frozenset((index, id) for id in ids), set()
-        with self._idle:
-            pass  # the batch under way was begun without knowing
-        self._met = met = set[str]()
-
-        def written() -> Collection[str]:
-            with self._idle:
-                return met & set(ids)
-
-        return written
+        """Note from now on which of these documents live writes; what is returned tells them, as long as it is held."""
+        return self._watches.begin(index, ids)
 
     def settled(self) -> Lsn:
         """An LSN that was settled before anything that is built from now on: the version of what is built by itself."""
