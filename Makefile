@@ -19,11 +19,10 @@ help:  ## list the targets
 demo: .venv/demo.stamp  ## an embedded Postgres, a busy shop, three search indexes that follow it (DEMO_SECONDS ends it by itself)
 	@$(BIN)/penstock demo
 
-# One after the other, so that each has the machine to itself, and each with its duration. Spark (`make spark`) and the
-# whole pipeline (`make e2e`) join when they have been green on quiet cores within their time.
-test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers
+# One after the other, so that each has the machine to itself, and each with its duration.
+test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers, Spark, the whole pipeline
 	@begin=$$(date +%s); \
-	for step in lint types unit fuzz pg; do \
+	for step in lint types unit fuzz pg spark e2e; do \
 	  from=$$(date +%s); echo "--- $$step"; \
 	  $(MAKE) --no-print-directory $$step FUZZ_SECONDS=30 || { echo "--- $$step failed after $$(($$(date +%s) - from)) s"; exit 1; }; \
 	  echo "--- $$step: $$(($$(date +%s) - from)) s"; \
