@@ -45,7 +45,7 @@ def reconcile(run: Run, *, repair: bool = False) -> dict[str, Any]:
 def spoil(run: Run, world: World) -> None:
     """Some documents are deleted, some changed, some added; all are found, and mended."""
     for n in range(1, SPOILT + 1):
-        world.node.ask("DELETE", f"/books/_doc/{n}")
+        world.node.ask("DELETE", f"/books/_doc/{500 + n}")
         world.node.ask("POST", f"/books/_update/{1000 + n}", {"doc": {"title": "spoilt"}})
         world.node.ask("PUT", f"/books/_doc/{world.books + n}", {"title": "nobody's"})
     run.catch_up(world)
