@@ -17,8 +17,8 @@ from tests.fixtures.waiting import wait_until
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TABLES = """
 CREATE TABLE publishers (id bigint PRIMARY KEY, name text);
-CREATE TABLE books (id bigint PRIMARY KEY, title text, publisher_id bigint REFERENCES publishers);
-CREATE TABLE reviews (id bigint PRIMARY KEY, book_id bigint REFERENCES books, stars smallint);
+CREATE TABLE books (id bigint PRIMARY KEY, title text, publisher_id bigint NOT NULL REFERENCES publishers);
+CREATE TABLE reviews (id bigint PRIMARY KEY, book_id bigint NOT NULL REFERENCES books, stars smallint);
 CREATE INDEX ON books (publisher_id);
 CREATE INDEX ON reviews (book_id);
 INSERT INTO publishers VALUES (1, 'Ace');

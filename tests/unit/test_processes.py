@@ -15,7 +15,7 @@ def test_a_process_is_alive_until_it_ends_collected_or_not() -> None:
     watched = processes.mark(child.pid)
     assert processes.is_alive(watched)
     assert processes.parent(child.pid) == os.getpid()
-    assert "input()" in processes.command(child.pid)
+    wait_until(lambda: "input()" in processes.command(child.pid), what="the child to become its program")
     child.kill()
     wait_until(lambda: not processes.is_alive(watched), what="the process to end")
     child.communicate()

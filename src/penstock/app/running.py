@@ -179,7 +179,9 @@ def _misfits(prepared: Prepared, thorough: bool) -> Mapping[str, str]:
 
 
 def _set_identities(settings: ConnectionSettings, report: LiveReport) -> None:
-    for statement in mending(report.diagnostics, "untraceable"):
+    remedies = mending(report.diagnostics, "untraceable")
+    # One by one: an index that is built beside writers is built in no transaction.
+    for statement in dict.fromkeys(line for remedy in remedies for line in remedy.splitlines()):
         log.warning("changing what the server logs of old rows: %s", statement)
         with open_sql(settings, lock_timeout_s=_LOCK_WAIT_S) as connection:
             slot.execute(connection, statement)
