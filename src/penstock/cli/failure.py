@@ -25,7 +25,8 @@ ACT, USAGE, RETRY, DEFECT, INTERRUPTED, TERMINATED = 1, 2, 3, 4, 130, 143
 EXIT_CODES: Mapping[int, str] = {
     0: "done (also when whoever read the output has closed the pipe)",
     ACT: "somebody has to act: a setting or a right on the server, a slot, a publication; coverage is not complete;"
-    " check found an error; there is no such document; the demo found a difference; you said no",
+    " check or doctor found an error; a lock file is out of date; there is no such document or row; a document was"
+    " rejected again; reconcile or the demo leaves a difference; you said no",
     USAGE: "a flag, an argument, a file or a setting is wrong",
     RETRY: "passing trouble, such as a server that is down or a slot in use: try again later",
     DEFECT: "a defect of Penstock: please report it",
@@ -59,6 +60,9 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "penstock"
         return Failure(USAGE, kind, _without_password(error.format_message()), f"See {command} --help.")
+    if isinstance(error, UnicodeEncodeError) and error.reason.startswith("surrogates"):
+        # Python reads other bytes of an argument or a variable so; nothing else makes such a text.
+        return Failure(USAGE, kind, "an argument or a variable holds bytes that are no UTF-8", "Write them as UTF-8.")
     return Failure(DEFECT, kind, f"Penstock failed with an error that it did not foresee ({kind})", _REPORT)
 
 

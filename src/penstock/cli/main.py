@@ -56,7 +56,7 @@ def _epilog() -> str:
 @click.version_option(__version__, message="penstock %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Postgres row changes: look after slots, check publications, watch changes as they are committed."""
+    """Postgres row changes on Spark: documents that stay current, copies of tables, and the slots behind them."""
     show_help(context)
 
 

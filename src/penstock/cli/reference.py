@@ -28,9 +28,10 @@ Each flag has a variable of the same name, and the flag wins. What neither says 
 URL, then the service file, then the `PG*` variables, as psql does. There is no flag for a password: it would show in
 the process list.
 
-`--json` answers with JSON on stdout: an object (`slots list`: an array), or for `tail` and `follow` one object a line.
-Errors are then an object on stderr: `{"error": {"type", "message", "hint", "sqlstate", "exit_code"}}`, with `problems`
-where a file is wrong (`file`, `line`, `column`, `message`, `hint`). Prompts, warnings and logs go to stderr, too.
+`--json` answers with JSON on stdout: an object; for lists (`slots list`, `quarantine list|show`, `search`) an
+array; for `tail` and `follow` one object a line. `sample` and `schema` print JSON in any case. Errors are then an
+object on stderr: `{"error": {"type", "message", "hint", "sqlstate", "exit_code"}}`, with `problems` where a file is
+wrong (`file`, `line`, `column`, `message`, `hint`). Prompts, warnings and logs go to stderr, too.
 
 A change of `tail --json` has `lsn` and `row` (its position), `xid`, `committed_at`, `op`, `table`, `new` and `old`
 (columns by name, or null). A column that is not there was not sent: it is unchanged and stored outside its row, or not

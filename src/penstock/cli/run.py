@@ -43,8 +43,10 @@ def run(config: str | None, locked: str | None, master: str, conf: dict[str, str
     What Spark itself has to say is in spark.log, in the state folder.
     """
     from penstock.app.watching import Watching
+    from penstock.spark.requirement import require_pyspark
 
     deployment = _read(config, locked)
+    require_pyspark()  # before anything is asked of the server, or changed there
     with Watching(deployment) as watching:
         return _run(deployment, watching, (master, conf), spread)
 

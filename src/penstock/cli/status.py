@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from penstock.cli import options
-from penstock.cli.options import SectionedCommand, logged, option
+from penstock.cli.options import SectionedCommand, as_json, logged
 from penstock.cli.output import print_json, print_table, size_of
 from penstock.errors import OperatorError
 
 
 @click.command(cls=SectionedCommand, short_help="How far a running deployment is.")
 @options.config
-@option("--json", is_flag=True, help="Print one JSON object.")
+@as_json
 @logged
 def status(config: str | None, json: bool) -> None:
     """Ask the `penstock run` of this deployment how far it is: phases, counts, position, trouble, its page."""

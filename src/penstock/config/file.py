@@ -26,10 +26,11 @@ NAMES = ("penstock.toml", "flusso.toml")
 def find_deployment(given: str | Path | None = None) -> Path:
     """The file of a deployment: the one named, or that of the folder named (else the current one)."""
     path = Path(given) if given is not None else Path()
-    if given is not None and not path.is_dir():
+    # By `os.path`, which takes a name that no file can have for one that is not there.
+    if given is not None and not os.path.isdir(path):
         return path
     for name in NAMES:
-        if (path / name).is_file():
+        if os.path.isfile(path / name):
             return path / name
     raise ConfigError(
         f"there is no {NAMES[0]} in {path.resolve() if given is None else path}",

@@ -41,7 +41,8 @@ def text_of(path: Path, named_at: Place, problems: Problems) -> str | None:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        reason = "is a folder" if path.is_dir() else (error.strerror or type(error).__name__).lower()
+        is_folder = isinstance(error, IsADirectoryError)
+        reason = "is a folder" if is_folder else (error.strerror or type(error).__name__).lower()
         problems.add(named_at, f"{path} cannot be read: {reason}", "name a file that exists and may be read")
         return None
     try:
