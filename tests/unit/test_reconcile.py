@@ -37,6 +37,7 @@ class Readable(MemorySink):
     """A sink that can be asked; it keeps the higher version."""
 
     exact: bool = True
+    hides_deletes: bool = False
 
     def write(self, writes: Writes) -> Sequence[Rejection]:
         index, ids, bodies = writes.documents
@@ -45,7 +46,8 @@ class Readable(MemorySink):
         return super().write(Writes(writes.version, some))
 
     def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
-        return {id: Held(*self.held[index, id]) for id in ids if (index, id) in self.held}
+        held = {id: Held(*self.held[index, id]) for id in ids if (index, id) in self.held}
+        return {id: one for id, one in held.items() if one.body is not None or not self.hides_deletes}
 
     def scan(self, index: str) -> Iterator[list[str]]:
         ids = sorted(id for (name, id), (_, body) in self.held.items() if name == index and body is not None)
@@ -91,8 +93,10 @@ def world() -> World:
 
 def test_a_sink_that_is_right_has_no_difference(world: World) -> None:
     assert isinstance(world.sink, ReadableSink)
+    world.builder.journal.clear()
     found = world.compare()
     assert (found.compared, found.differing, found.sink) == (26, 0, "memory")
+    assert [entry[0] for entry in world.builder.journal] == ["build"] * len(EVERYTHING), "each document is built once"
 
 
 def test_what_is_missing_extra_or_different_is_found_and_mended(world: World) -> None:
@@ -170,6 +174,10 @@ def test_a_version_that_is_newer_than_anything_read_stays_and_is_told(world: Wor
     found = world.compare(repair=True)
     assert (found.differing, found.repaired, found.newer, found.left) == (1, 0, 1, 1)
     assert world.sink.held[INDEX, "a"][0] == 99
+    world.sink.hides_deletes = True
+    world.set("a", None, 99)
+    found = world.compare(repair=True)
+    assert (found.first["missing"], found.newer, found.left) == (["a"], 1, 1)
 
 
 def test_what_a_sink_rejects_of_a_repair_is_told(world: World) -> None:

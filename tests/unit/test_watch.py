@@ -21,9 +21,24 @@ def test_what_is_written_is_told_to_each_who_watches_it_as_long_as_they_do() -> 
     assert watches.watched() == {("authors", "a")}
 
 
+class Batch:
+    """A lock that tells whether somebody came for it."""
+
+    def __init__(self) -> None:
+        self.held = threading.Lock()
+        self.wanted = threading.Event()
+
+    def __enter__(self) -> None:
+        self.wanted.set()
+        self.held.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.held.release()
+
+
 def test_a_watch_begins_and_answers_between_two_batches() -> None:
     """E83: what the batch under way writes without knowing is before it; what it may have written is waited for."""
-    batch = threading.Lock()
+    batch = Batch()
     watches = Watches(batch)
     told: list[object] = []
 
@@ -35,14 +50,16 @@ def test_a_watch_begins_and_answers_between_two_batches() -> None:
 
     batch_goes_on = threading.Event()
     thread = threading.Thread(target=look)
-    with batch:
+    with batch.held:
         thread.start()
-        wait_until(watches.watched, 10, "the watch")
+        wait_until(batch.wanted.is_set, 10, "the watch")
         watches.note([("books", "a")])
         assert told == []
     wait_until(lambda: told == ["begun"], 10, "the watch to begin")
-    with batch:
+    batch.wanted.clear()
+    with batch.held:
         batch_goes_on.set()
+        wait_until(batch.wanted.is_set, 10, "the question")
         watches.note([("books", "b")])
         assert told == ["begun"]
     thread.join()

@@ -186,9 +186,10 @@ def catch_up(prepared: Prepared, pipeline: Pipeline) -> None:
                 )
             if not flushed and now - began > _FLUSHED_S:
                 flushed = ask("pg_current_wal_flush_lsn")
-            received = _received(prepared)
-            if pipeline.is_busy or pipeline.report.batches != batches or (received is not None and received < flushed):
-                quiet_since, batches = now, pipeline.report.batches
+            received, report = _received(prepared), pipeline.report
+            is_behind = received is not None and received < flushed
+            if pipeline.is_busy or is_behind or report.trouble or report.batches != batches:
+                quiet_since, batches = now, report.batches
             elif flushed and now - quiet_since > (_UNTOLD_QUIET_S if received is None else _QUIET_S):
                 return
             time.sleep(_POLL_S)

@@ -206,12 +206,14 @@ class _Side:
             self._repair(wrong)
 
     def _repair(self, wrong: Mapping[str, Held | None]) -> None:
-        """Build them anew and write them; what the sink has then is as it was only if our write lost."""
+        """Build them anew and write them; where that changed nothing, and should have, our write lost."""
         tally = batch.rebuilt(self._parts, self._index, wrong.keys(), self._ground.version())
         self._ground.rejected(tally.rejected)
         rejected = {one.id for _, one in tally.rejected}
         now = self._sink.look(self._index, sorted(wrong))
-        newer = {id for id in wrong.keys() - rejected if (held := now.get(id)) and held == wrong[id]}
+        as_before = {id for id in wrong.keys() - rejected if now.get(id) == wrong[id]}
+        built = self.build(as_before)
+        newer = {id for id in as_before if not _is_same(now.get(id), built[id])}
         self.told.rejected += len(rejected)
         self.told.newer += len(newer)
         self.told.repaired += len(wrong) - len(rejected) - len(newer)
@@ -230,12 +232,3 @@ def _value(body: bytes) -> object:
         return json.loads(body, parse_float=Decimal)
     except ValueError:
         return body
-
-
-def summary(comparisons: Sequence[Comparison]) -> dict[str, int]:
-    """All of them together: compared, differing, left."""
-    return {
-        "compared": sum(one.compared for one in comparisons),
-        "differing": sum(one.differing for one in comparisons),
-        "left": sum(one.left for one in comparisons),
-    }

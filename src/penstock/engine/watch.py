@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
 
 
 class Watch:
     """Ask it which of the documents were written since it began."""
 
-    def __init__(self, index: str, ids: Collection[str], batch: threading.Lock) -> None:
+    def __init__(self, index: str, ids: Collection[str], batch: AbstractContextManager[object]) -> None:
         self.pairs = frozenset((index, id) for id in ids)
         self.met: set[str] = set()
         self._batch = batch
@@ -28,7 +29,7 @@ class Watch:
 class Watches:
     """All that watch now; `batch` is held while a batch is under way."""
 
-    def __init__(self, batch: threading.Lock) -> None:
+    def __init__(self, batch: AbstractContextManager[object]) -> None:
         self._batch = batch
         self._lock = threading.Lock()
         self._all: weakref.WeakSet[Watch] = weakref.WeakSet()
