@@ -212,6 +212,17 @@ class TestDeletes:
             assert rig.content() == {"new": 3}
             assert task.older == 2  # type: ignore[attr-defined]
 
+    def test_a_delete_by_a_process_that_has_not_heard_of_a_clear_arrives(self, node: Node, rig: Rig) -> None:
+        """E66, E72: for a name that is no more, the server makes an index where only deletes are sent to it."""
+        with rig.sink() as driver, rig.sink() as task:
+            driver.complete(INDEX, Lsn(1))
+            put(task, 3, {"old": 1})
+            driver.clear(INDEX, Lsn(5))
+            put(driver, 6, {"gone": 1, "stays": 1})
+            put(task, 7, {"gone": None})
+            assert rig.content() == {"stays": 1}
+        assert len(physical(node)) == 1, "nothing is left of the index that the server made"
+
     def test_a_clear_amid_writers_leaves_nothing_older(self, rig: Rig) -> None:
         """E66, E72: tasks write all the time while an index is cleared; what is left is newer than the clear."""
         with rig.sink() as driver:

@@ -21,7 +21,7 @@ ID_BYTES = 512  # longer ids, and an empty one, make the server refuse the whole
 HIGHEST = (1 << 63) - 1  # a version is a signed number of 64 bits there
 # Of an answer, only what is read: a server then writes, and we parse, a sixth of it.
 ANSWER = "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.type,"
-ANSWER += "items.*.error.caused_by.reason"
+ANSWER += "items.*.error.caused_by.reason,items.delete._index"
 
 
 class Verdict(Enum):
@@ -92,6 +92,14 @@ def took_all(answer: bytes, count: int) -> bool:
     Of an answer without errors nothing but statuses is left by `ANSWER`, so no text of a document can mislead.
     """
     return b'"error"' not in answer and answer.count(b'"status":') == count
+
+
+def went_astray(answer: bytes, alias: str) -> bool:
+    """Whether deletes went to an index of the alias's own name.
+
+    The alias is no more then: the server, which refuses documents for it, makes an index for versioned deletes.
+    """
+    return f'"_index":"{alias}"'.encode() in answer
 
 
 def read(answer: bytes, count: int) -> list[Item]:

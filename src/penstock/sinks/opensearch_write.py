@@ -26,6 +26,7 @@ from penstock.sinks.opensearch_bulk import (
     judge,
     read,
     took_all,
+    went_astray,
 )
 from penstock.sinks.opensearch_http import Answer, Http, OpenSearchSettings, Patience, blocked
 
@@ -100,6 +101,10 @@ class Writer:
             if answer.status == 413:
                 return self._halve(parcel, way)
             if answer.status == 404:
+                way = self._turned_back(Verdict.ASTRAY, way, patience)
+                continue
+            if answer.status == 200 and went_astray(answer.body, way.alias):
+                self._http.attempt("DELETE", f"/{way.alias}", b"", patience)
                 way = self._turned_back(Verdict.ASTRAY, way, patience)
                 continue
             if answer.status == 200 and took_all(answer.body, len(parcel.ids)):
