@@ -144,7 +144,7 @@ def test_a_reindex_that_is_killed_goes_on_and_readers_never_see_less(
     run = deployed.start()
     run.catch_up()
     (first,) = generations(deployed)
-    assert penstock(deployed, "reindex", "nonsense").returncode == 1
+    assert penstock(deployed, "reindex", "nonsense").returncode == 2
     with Market(deployed, rng) as busy:
         assert penstock(deployed, "reindex", "customers", "--no-wait").returncode == 0
         some = "SELECT 1 FROM chunk WHERE name = 'customers' AND done"
