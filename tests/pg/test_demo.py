@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app.origins import Origins
 from penstock.app.parts import open_parts
 from penstock.config.file import read_deployment
 from penstock.contracts import Documents, Writes
@@ -43,7 +44,7 @@ def filled(db18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     busy(db18, 300)
     monkeypatch.setenv("DATABASE_URL", db18.url)
     write_deployment(tmp_path)
-    parts = open_parts(read_deployment(str(tmp_path)), dict.fromkeys(INDEXES, "here"), ["search"])
+    parts = open_parts(read_deployment(str(tmp_path)), Origins(dict.fromkeys(INDEXES, "here")), ["search"])
     for index in INDEXES:
         seeded(parts, index, [(None, None)], Lsn(1))
         parts.sinks[index][0].complete(index, Lsn(1))
