@@ -199,7 +199,8 @@ class Target(NamedTuple):
     `index` is the deployment's name of it, `name` what readers ask a sink for (with the prefix). `schema_hash` tells
     schemas apart, `source` the database and slot that its documents come from. `body` is the index body of a search
     engine (settings and mappings), `texts` are the paths of fields that full-text search is for. `beside` are sources
-    of other generations of the same name that are kept current as well.
+    of other generations of the same name that are kept current as well. `grown_from` is the hash of a schema that this
+    one only adds fields to: a generation of it may go on as this one's, to be seeded in place.
     """
 
     index: str  # type: ignore[assignment]  # hides tuple.index, which nobody asks for here
@@ -209,6 +210,7 @@ class Target(NamedTuple):
     body: Mapping[str, Any]
     texts: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    grown_from: str = ""
 
 
 class Writes(NamedTuple):

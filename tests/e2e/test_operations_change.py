@@ -161,16 +161,12 @@ def test_a_reindex_that_is_killed_goes_on_and_readers_never_see_less(
     run.catch_up()
     deployed.judge("customers")
     before, now = generations(deployed)
-    assert before == first
-    assert penstock(deployed, "reindex", "customers", "--rollback").returncode == 0
-    run.catch_up()
-    deployed.judge("customers")
-    assert node.ask("GET", f"/_alias/{deployed.prefix}customers")[1].keys() == {first}
-    assert generations(deployed) == [first, now]
+    assert (before, node.ask("GET", f"/_alias/{deployed.prefix}customers")[1].keys()) == (first, {now})
     assert run.stop() == 0
 
 
 MORE = "  - {keyword: again, column: extra}\n"
+OTHERWISE = market.CUSTOMERS.replace("text: name", "keyword: name", 1) + MORE
 
 
 @pytest.mark.long
@@ -185,7 +181,7 @@ def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(depl
     run = deployed.start()
     run.catch_up()
     assert run.stop() == 0
-    deployed.write(customers=market.CUSTOMERS + MORE)
+    deployed.write(customers=OTHERWISE)
     execute("UPDATE customer SET name = 'while nothing ran' WHERE id = 8")
     run = deployed.start()
     run.wait(lambda: rebuild(run) == "under way", START_S, "the new generation")
@@ -203,7 +199,10 @@ def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(depl
     wanted = market.expected(deployed.database, "customers")
     renewed = {name: {**body, "again": "x"} for name, body in wanted.items()}
     assert deployed.found("customers") == {"local": renewed, "search": renewed}
+    first, second = generations(deployed)
     assert penstock(deployed, "reindex", "customers", "--rollback").returncode == 0
+    assert node.ask("GET", f"/_alias/{deployed.prefix}customers")[1].keys() == {first}
+    assert generations(deployed) == [first, second]
     execute("UPDATE customer SET name = 'after the rollback' WHERE id = 7")
     run.catch_up()
     deployed.judge("customers")
@@ -224,6 +223,31 @@ def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(depl
     run.catch_up()
     deployed.judge("customers")
     assert "readers of customers see it as it stands" in run.err
+    assert run.stop() == 0
+
+
+def test_fields_are_added_in_place(deploy: Deploy, node: Node) -> None:
+    """E84: no new generation where documents only gain, and every one of them does; readers see all of them."""
+    deployed = deploy(node)
+    execute = deployed.database.execute
+    execute(market.ROWS)
+    execute("ALTER TABLE customer ADD COLUMN extra text DEFAULT 'x'")
+    deployed.write(**CUSTOMERS)
+    run = deployed.start()
+    run.catch_up()
+    before = generations(deployed)
+    assert run.stop() == 0
+    deployed.write(customers=market.CUSTOMERS + MORE)
+    execute("DELETE FROM customer WHERE id > 30; UPDATE customer SET name = 'while nothing ran' WHERE id = 8")
+    run = deployed.start()
+    run.catch_up()
+    wanted = market.expected(deployed.database, "customers")
+    grown = {name: {**body, "again": "x"} for name, body in wanted.items()}
+    assert deployed.found("customers") == {"local": grown, "search": grown}
+    assert generations(deployed) == before
+    assert run.status()["indexes"]["marks"]["seeded"] == 0
+    refused = penstock(deployed, "reindex", "customers", "--rollback")
+    assert (refused.returncode, "no generation of customers to go back to" in refused.stderr) == (1, True)
     assert run.stop() == 0
 
 

@@ -342,8 +342,9 @@ class SinkContract:
             sink.flush()
             assert rig.content() == {"x": 6}, "nobody sees what goes to the one that was left"
             assert len(sink.holdings(INDEX)) == 2
+        with rig.sink(**after) as sink:
             sink.complete(INDEX, Lsn(6))
-            assert len(sink.holdings(INDEX)) == 2
+            assert len(sink.holdings(INDEX)) == 2, "completed again, nobody left anything"
 
     def test_a_generation_that_was_left_can_be_taken_up_again_when_that_is_asked_for(self, rig: Rig) -> None:
         """E84: with what it held, to be mended and completed; readers see the other one until then."""
@@ -375,6 +376,33 @@ class SinkContract:
             assert len(sink.holdings(INDEX)) == 2
             assert sink.revive(target(source="system/1")), "the one that was left last is kept"
             assert not sink.revive(target(source="system/2", schema_hash="b"))
+
+    def test_a_schema_that_gains_fields_may_go_on_in_place(self, rig: Rig) -> None:
+        """E84: readers see what they saw, and then more; it counts as complete when it was seeded again."""
+        with rig.sink() as sink:
+            put(sink, 3, {"x": 1, "y": 1})
+            sink.flush()
+            sink.complete(INDEX, Lsn(3))
+            before = sink.generation(INDEX)
+        with rig.sink(schema_hash="b", grown_from="other") as sink:
+            assert sink.generation(INDEX) != before
+        with rig.sink() as sink:
+            put(sink, 4, {"x": 1, "y": 1})
+            sink.flush()
+            sink.complete(INDEX, Lsn(4))
+            before = sink.generation(INDEX)
+        for _ in range(2):
+            with rig.sink(schema_hash="b", grown_from="a") as sink:
+                assert (sink.seeded(INDEX), rig.content()["y"]) == (None, 1)
+                is_in_place = sink.generation(INDEX) == before
+                put(sink, 5, {"x": 2})
+                sink.flush()
+                assert rig.content() == {"x": 2 if is_in_place else 1, "y": 1}
+        with rig.sink(schema_hash="b") as sink:
+            put(sink, 5, {"y": 2})
+            sink.flush()
+            sink.complete(INDEX, Lsn(5))
+            assert (sink.seeded(INDEX), rig.content()) == (5, {"x": 2, "y": 2})
 
     def test_a_generation_that_missed_writes_is_not_taken_up_again(self, rig: Rig) -> None:
         """E85: the schema goes from a to b and back to a: what a held is stale, and has to be seeded again."""

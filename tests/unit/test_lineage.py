@@ -109,3 +109,11 @@ def test_a_rollback_to_the_same_schema_refuses_nothing(lineage: Lineage) -> None
     lineage.retire("books")
     lineage.succeed("books", lineage.made(Role.FORMER)["books"], rollback=True)
     assert not lineage.made(Role.REFUSED)
+
+
+def test_an_index_that_only_grows_goes_on_in_its_epoch(lineage: Lineage) -> None:
+    """E84: in place, so there is nothing that readers would leave."""
+    first = keep(lineage, books=made())
+    assert lineage.keep({"books": made("two")}, growing=["books", "unknown"]) == (first, {})
+    assert lineage.made(Role.CURRENT)["books"].identity == "two"
+    assert keep(lineage, books=made("two")) == first

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.document.mapping import IndexSettings, index_body
 from penstock.document.mapping_analysis import TextAnalysis
-from penstock.document.mapping_change import Difference, additive, compare, fingerprint
+from penstock.document.mapping_change import Difference, additive, compare, extends, fingerprint
 from penstock.document.schema import (
     Comparison,
     DocumentSchema,
@@ -156,3 +156,26 @@ def test_the_values_of_a_map_keep_their_type() -> None:
     old, new = (body(ID, OpenMap("m", "m", values)) for values in (LeafType.LONG, LeafType.TEXT))
     assert compare(old, new)[1] == ("m: values that came already keep the type that they have",)
     assert additive(body(ID), new)
+
+
+EXTRA = Scalar("extra", LeafType.KEYWORD, "extra")
+
+
+@pytest.mark.parametrize(
+    ("new", "grows"),
+    [
+        (with_fields(EXTRA, ID, NAME, KIND, ROWS), True),
+        (with_fields(ID, NAME, KIND, replace(ROWS, fields=(ID, NAME, EXTRA))), True),
+        (with_fields(ID, NAME, KIND, ROWS, replace(ROWS, key="more")), True),
+        (SCHEMA, False),
+        (with_fields(ID, NAME, KIND), False),
+        (with_fields(EXTRA, ID, NAME, KIND), False),
+        (with_fields(EXTRA, ID, replace(NAME, column="other"), KIND, ROWS), False),
+        (with_fields(EXTRA, ID, NAME, KIND, replace(ROWS, foreign_key=("other_id",))), False),
+        (replace(with_fields(EXTRA, ID, NAME, KIND, ROWS), soft_delete=SoftDelete("gone")), False),
+        (replace(with_fields(EXTRA, ID, NAME, KIND, ROWS), table=OTHER), False),
+    ],
+)
+def test_a_schema_grows_when_documents_only_gain(new: DocumentSchema, grows: bool) -> None:
+    """E84: any other change may take something away, and is not made in place."""
+    assert extends(SCHEMA, new) is grows

@@ -17,16 +17,18 @@ from penstock.app import source_rules
 from penstock.app.origins import outgoing_name
 from penstock.app.parts import sink_settings
 from penstock.config.codec import decode, encode
-from penstock.config.deployment import Deployment
+from penstock.config.deployment import Deployment, OpenSearchSink, ParquetSink, StdoutSink
 from penstock.document.check import Severity
 from penstock.document.check_live import check_live
-from penstock.document.mapping_change import fingerprint
+from penstock.document.mapping import index_body
+from penstock.document.mapping_change import additive, extends, fingerprint
 from penstock.document.schema import DocumentSchema
 from penstock.document.spec import SourceSpec
 from penstock.engine.lineage import Lineage, Made, Role
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.config.deployment import Sink as SinkConfig
     from penstock.postgres.connection import ConnectionSettings
 
 log = logging.getLogger(__name__)
@@ -57,18 +59,23 @@ def schema_of(made: Made, name: str) -> DocumentSchema:
 def as_rolled_back(deployment: Deployment, lineage: Lineage) -> Deployment:
     """The deployment with the schemas that indexes were rolled back to, where the files still say the refused ones."""
     refused, current = lineage.made(Role.REFUSED), lineage.made(Role.CURRENT)
-    indexes = []
+    schemas = {}
     for index in deployment.indexes:
-        if index.name in refused and index.name in current:
-            if fingerprint(index.schema) == fingerprint(schema_of(refused[index.name], index.name)):
-                log.warning(
-                    "index %s was rolled back, and its file still says what was refused: the schema before is used."
-                    " Change the file, or run penstock reindex %s to build it all the same.", index.name, index.name,
-                )  # fmt: skip
-                index = dataclasses.replace(index, schema=schema_of(current[index.name], index.name))
-            else:
-                lineage.forget(Role.REFUSED, index.name)
-        indexes.append(index)
+        if index.name not in refused or index.name not in current:
+            continue
+        try:
+            is_refused = fingerprint(index.schema) == fingerprint(schema_of(refused[index.name], index.name))
+            schemas[index.name] = schema_of(current[index.name], index.name) if is_refused else index.schema
+        except ConfigError:
+            is_refused = False
+        if is_refused:
+            log.warning(
+                "index %s was rolled back, and its file still says what was refused: the schema before is used."
+                " Change the file, or run penstock reindex %s to build it all the same.", index.name, index.name,
+            )  # fmt: skip
+        else:
+            lineage.forget(Role.REFUSED, index.name)
+    indexes = (dataclasses.replace(one, schema=schemas.get(one.name, one.schema)) for one in deployment.indexes)
     return dataclasses.replace(deployment, indexes=tuple(indexes))
 
 
@@ -80,6 +87,38 @@ def bound_to(settings: ConnectionSettings, deployment: Deployment, schema: Docum
         why = wrong[0].message if wrong else "it cannot be bound"
         raise ConfigError(f"the schema of {schema.index} does not fit the database any more: {why}")
     return report.bound[0]
+
+
+def growing(
+    settings: ConnectionSettings, deployment: Deployment, lineage: Lineage, bound: SourceSpec
+) -> dict[str, Mapping[str, str]]:
+    """The indexes whose schema only gained fields, which every sink takes in place; what sinks know them by so far."""
+    found: dict[str, Mapping[str, str]] = {}
+    outgoing = lineage.made(Role.OUTGOING)
+    for index, made in lineage.made(Role.CURRENT).items():
+        meant = deployment.index(index)
+        if meant is None or not meant.enabled or index in outgoing or index not in {one.index for one in bound.schemas}:
+            continue
+        try:
+            before = schema_of(made, index)
+            if not extends(before, meant.schema):
+                continue
+            old = bound_to(settings, deployment, before)
+        except ConfigError:
+            continue
+        if all(_takes(sink, old, bound.schema(index), made) for sink in deployment.sinks):
+            found[index] = made.hashes
+    return found
+
+
+def _takes(sink: SinkConfig, old: DocumentSchema, new: DocumentSchema, made: Made) -> bool:
+    """Whether a sink can take more fields into a generation that it has; one that has none makes it anyway."""
+    used = sink_settings(sink)
+    if sink.name not in made.hashes or isinstance(sink, StdoutSink):
+        return True
+    if isinstance(sink, ParquetSink) or made.hashes[sink.name] != fingerprint(old, used):
+        return False
+    return not isinstance(sink, OpenSearchSink) or additive(index_body(old, used), index_body(new, used))
 
 
 def kept_beside(

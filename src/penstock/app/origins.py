@@ -32,12 +32,14 @@ def index_of(name: str) -> str:
 class Origins:
     """`indexes`: of each index its database, slot and epoch. `marks`: of sinks that were detached, since when.
 
-    `hashes` are, for outgoing generations, what each sink knows them by.
+    `hashes` are, for outgoing generations, what each sink knows them by; `grown` the same for what indexes were before
+    their schemas gained fields.
     """
 
     indexes: Mapping[str, str]
     marks: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    grown: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def outgoing(self) -> dict[str, str]:

@@ -133,6 +133,7 @@ def target(schema: DocumentSchema, config: SinkConfig, prefix: str, origins: Ori
         body=index_body(schema, settings),
         texts=tuple(_texts(schema.fields)),
         beside=origins.beside(index, config.name),
+        grown_from=origins.grown.get(index, {}).get(config.name, ""),
     )
 
 

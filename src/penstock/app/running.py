@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
-from penstock.app.generations import as_rolled_back, extended, kept_beside, meant
+from penstock.app.generations import as_rolled_back, extended, growing, kept_beside, meant
 from penstock.app.marking import look_at_shapes
 from penstock.app.origins import Origins, index_of, is_outgoing
 from penstock.app.parts import open_builder, open_parts
@@ -33,6 +33,7 @@ from penstock.document.check import Severity
 from penstock.document.check_live import LiveReport, check_live, mending
 from penstock.document.cutting import cuts
 from penstock.document.drift import drifted
+from penstock.document.mapping_change import fingerprint
 from penstock.document.spec import SourceSpec
 from penstock.engine.lineage import Lineage
 from penstock.engine.report import IndexReport, Report
@@ -81,14 +82,15 @@ def prepare(deployment: Deployment) -> Prepared:
     _check_slot(found, deployment)
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     lineage = Lineage(state)
-    epochs, outgoing = lineage.keep(meant(deployment, bound, where), anew=found is None)
+    grown = {} if found is None else growing(settings, deployment, lineage, bound)
+    epochs, outgoing = lineage.keep(meant(deployment, bound, where), anew=found is None, growing=grown)
     beside = kept_beside(settings, deployment, lineage, outgoing)
     for name, (schema, fitting) in beside.items():
         deployment = extended(deployment, index_of(name), name, schema)
         bound = SourceSpec([*bound.schemas, fitting])
     hashes = {name: outgoing[index_of(name)].hashes for name in beside}
     epochs |= {name: outgoing[index_of(name)].epoch for name in beside}
-    origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes)
+    origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes, grown)
     builder = open_builder(deployment)
     present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
     parts = open_parts(deployment, origins, present, builder)
@@ -201,8 +203,6 @@ def pipeline(
     report = Report({index: IndexReport() for index in prepared.origins.indexes if not is_outgoing(index)})
     for index, reason in prepared.stopped.items():
         report.stopped(index, reason)
-    for index in prepared.origins.outgoing:
-        report.rebuilding(index, "under way")
     plan = _plan(prepared, socket, _DIRECT_ROWS if socket and one_machine else None)
     return Pipeline(session(), plan, prepared.state, report)
 
@@ -211,7 +211,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
     from penstock.spark.pipeline import Plan
     from penstock.spark.spread import Opener
 
-    deployment, parts = prepared.deployment, prepared.parts
+    deployment, parts, sources = prepared.deployment, prepared.parts, prepared.origins.indexes
     portable = for_tasks(deployment)
 
     def opener(sinks: Sequence[str]) -> Opener:
@@ -232,7 +232,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         socket=socket,
         parts=parts,
         opener=opener,
-        identities=dict(prepared.origins.indexes),
+        identities={one.index: f"{sources[one.index]} {fingerprint(one)}" for one in prepared.schemas.schemas},
         on_error={index.name: index.on_error.value for index in deployment.enabled},
         seeds={
             index: tuple(sink.name for sink in sinks if sink.seeded(index) is None)

@@ -70,6 +70,23 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
     return type(found) is type(made) and bool(found == made)
 
 
+def extends(old: DocumentSchema, new: DocumentSchema) -> bool:
+    """Whether the new schema is the old one with more fields, at any depth, and nothing else: documents only gain."""
+    before, after = _canonical(old), _canonical(new)
+    return _json(before) != _json(after) and _is_within(before, after)
+
+
+def _is_within(old: Any, new: Any) -> bool:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return _json(old) == _json(new)
+    if old.keys() != new.keys():
+        return False
+    if not all(_json(old[name]) == _json(new[name]) for name in old if name != "fields"):
+        return False
+    after = {field["key"]: field for field in new.get("fields", ())}
+    return all(_is_within(field, after.get(field["key"])) for field in old.get("fields", ()))
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str)
 

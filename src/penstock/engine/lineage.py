@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -63,10 +63,13 @@ class Lineage:
             name: Made(epoch, identity, schema, json.loads(hashes)) for name, epoch, identity, schema, hashes in rows
         }
 
-    def keep(self, meant: Mapping[str, Made], *, anew: bool = False) -> tuple[dict[str, str], dict[str, Made]]:
+    def keep(
+        self, meant: Mapping[str, Made], *, anew: bool = False, growing: Collection[str] = ()
+    ) -> tuple[dict[str, str], dict[str, Made]]:
         """Say which indexes live keeps from now on; the epoch of each, and what of them is outgoing.
 
         The epochs of what is meant do not count. With `anew` every index begins a new epoch, for there is a new slot.
+        Those that are `growing` go on in theirs, although their schema is another one.
         """
         kept = {} if anew else {name: (found, epoch) for name, found, epoch in self._state.read("SELECT * FROM kept")}
         current = {
@@ -76,6 +79,7 @@ class Lineage:
         for name, one in meant.items():
             found, epoch = kept.get(name, ("", ""))
             same = found == one.identity and (name not in current or one.is_like(current[name]))
+            same = same or (name in growing and name in current)
             now[name] = replace(one, epoch=epoch if same else secrets.token_hex(6))
             before = self.made(Role.OUTGOING).get(name) or (None if same else current.get(name))
             if name in kept and before and before.epoch != now[name].epoch:

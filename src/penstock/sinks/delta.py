@@ -95,6 +95,9 @@ class DeltaSink:
             place = self._place(_OURS, target.name)
             workshop = find(place, self._storage)
             memory = read(workshop.properties, place) if workshop else None
+            if memory and workshop and (grown := memory.grown(target)) is not memory:
+                workshop.remember(grown.written())
+                memory = grown
             if memory and workshop and memory.fits(target):
                 is_shown = readers is not None and readers.merged(memory.application) is not None
                 if is_shown or not memory.shown:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from penstock.contracts import Target
 from penstock.errors import OperatorError
@@ -50,6 +50,12 @@ class Memory:
     def fits(self, target: Target) -> bool:
         """Whether it may be gone on with: same name, schema and source."""
         return (self.name, self.schema_hash, self.source) == (target.name, target.schema_hash, target.source)
+
+    def grown(self, target: Target) -> Memory:
+        """The memory for the target where it only gained fields since, to be seeded in place; else as it is."""
+        if not target.grown_from or not self.fits(target._replace(schema_hash=target.grown_from)):
+            return self
+        return replace(self, schema_hash=target.schema_hash, seeded=None)
 
     def written(self) -> dict[str, str]:
         """The property that holds it."""

@@ -263,9 +263,13 @@ class LocalSink:
             f" WHERE name = ? AND source NOT IN ({_listed(target.beside)}) ORDER BY number DESC LIMIT 1",
             [target.name],
         ).fetchone()
-        if row is None or (row[1], row[2]) != (target.schema_hash, target.source):
+        known = (target.schema_hash, target.grown_from) if target.grown_from else (target.schema_hash,)
+        if row is None or row[1] not in known or row[2] != target.source:
             return None
         number, texts = int(row[0]), json.dumps(target.texts)
+        if row[1] != target.schema_hash:  # its documents lack fields
+            grow = "UPDATE generation SET schema_hash = ?, seeded = NULL WHERE number = ?"
+            connection.execute(grow, [target.schema_hash, number])
         if row[3] != texts:
             _run(connection, [sql.drop_texts(number), *sql.make_texts(number, target.texts)])
             connection.execute("UPDATE generation SET texts = ? WHERE number = ?", [texts, number])

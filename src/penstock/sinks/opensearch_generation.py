@@ -92,6 +92,13 @@ class Generation:
         same = (memory.name, memory.schema_hash, memory.source) == (target.name, target.schema_hash, target.source)
         return same and not memory.superseded and memory.uuid in ("", self.uuid)
 
+    def grown(self, target: Target) -> Generation | None:
+        """The same for the target, where that only gained fields since; it has to be seeded in place."""
+        if not target.grown_from or not self.fits(target._replace(schema_hash=target.grown_from)):
+            return None
+        meta = {**self.meta, **target.body.get("mappings", {}).get("_meta", {})}
+        return replace(self, meta=meta).remembering(schema_hash=target.schema_hash, seeded=None)
+
     def remembering(self, **changes: Any) -> Generation:
         """The same with another memory."""
         return replace(self, memory=replace(self.memory, **changes))

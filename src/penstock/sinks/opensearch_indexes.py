@@ -32,7 +32,7 @@ class Indexes:
     def find_or_make(self, target: Target) -> Generation:
         """The current generation of a target. A new one supersedes all others, for they miss changes from now on."""
         generations = self.generations(target.name)
-        one = current(generations, target)
+        one = current(generations, target) or self._grow(generations, target)
         if one is None:
             for other in generations:
                 if not other.memory.superseded and other.memory.source not in target.beside:
@@ -43,6 +43,16 @@ class Indexes:
         if one.alias not in one.aliases:  # taken away by hand, or a clear was broken off
             self._point([{"add": {"index": one.physical, "alias": one.alias, "is_hidden": True}}])
         return one
+
+    def _grow(self, generations: Sequence[Generation], target: Target) -> Generation | None:
+        """A generation that can go on as this target's, with its new fields; None where there is none."""
+        for one in generations:
+            if grown := one.grown(target):
+                mapping = {**target.body.get("mappings", {}), **grown.mapping}
+                path = f"/{_path(one.physical)}/_mapping"
+                self._change("PUT", path, mapping, f"adding fields to {one.physical}")
+                return grown
+        return None
 
     def look(self, one: Generation) -> Generation | None:
         """The generation as it is now; None: it is gone, or another index has its name."""

@@ -51,6 +51,12 @@ class Succession:
     pipeline: Pipeline
     _requests: deque[tuple[str, bool]] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _begun: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for index in self._heirs.outgoing:  # by a run before
+            self._begun.add(index)
+            self.pipeline.report.rebuilding(index, "under way")
 
     @property
     def _heirs(self) -> Heirs:
@@ -78,6 +84,7 @@ class Succession:
             index, rollback = self._requests[0]
             try:
                 self.pipeline.join(functools.partial(self._rebuilt, index, rollback))
+                self._begun.add(index)
                 self.pipeline.report.rebuilding(index, "under way")
                 log.info("index %s is built anew beside the one that readers see", index)
             except RetryableError:
@@ -92,7 +99,7 @@ class Succession:
 
     def complete(self, seed: Seed, sinks: Sequence[Sink], show: Callable[[], bool]) -> bool:
         """A seed is filled: show it to readers; where a generation is outgoing, verified before and in one step."""
-        if seed.index not in self._heirs.outgoing:
+        if seed.index not in self._begun:
             return show()
         self.pipeline.report.rebuilding(seed.index, "being verified")
         mended = self._heirs.verify(self.pipeline, seed.index, sinks)
@@ -121,6 +128,8 @@ class Succession:
         return bool(chosen)
 
     def _release(self, index: str, *, is_done: bool) -> None:
-        self.pipeline.change(lambda: self._heirs.release(index, is_done))
+        if index in self._heirs.outgoing:
+            self.pipeline.change(lambda: self._heirs.release(index, is_done))
         if is_done:
+            self._begun.discard(index)
             self.pipeline.report.rebuilding(index, "")
