@@ -38,11 +38,15 @@ CREATE TABLE letter (id bigint PRIMARY KEY, sender_id int NOT NULL REFERENCES em
 CREATE TABLE team (id int PRIMARY KEY, name text, lead_id int);
 CREATE TABLE member (id int PRIMARY KEY, name text, team_id int REFERENCES team, deleted_at timestamptz);
 ALTER TABLE team ADD FOREIGN KEY (lead_id) REFERENCES member;
+CREATE TABLE country (id int PRIMARY KEY, iso char(2) NOT NULL UNIQUE, name text NOT NULL);
 -- Partitions; no primary key; what is no table; what has an identity that no key is.
 CREATE TABLE event (id bigint, at timestamptz NOT NULL, kind text, team_id int REFERENCES team, PRIMARY KEY (id, at))
   PARTITION BY RANGE (at);
 CREATE TABLE event_2025 PARTITION OF event FOR VALUES FROM ('2025-01-01') TO ('2026-01-01');
 CREATE TABLE event_2026 PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
+ALTER TABLE event_2026 ADD FOREIGN KEY (team_id) REFERENCES country (id);
+CREATE TABLE alarm (id int PRIMARY KEY, body text, event_id bigint, event_at timestamptz,
+                    FOREIGN KEY (event_id, event_at) REFERENCES event_2026);
 CREATE TABLE noise (message text);
 CREATE TABLE noise_of (id int REFERENCES team, message text);
 ALTER TABLE noise_of REPLICA IDENTITY FULL;
@@ -64,7 +68,6 @@ CREATE TABLE depot."Odd ""Table""." ("Odd Id" int PRIMARY KEY REFERENCES "Odd ""
 CREATE TABLE measure (id int PRIMARY KEY, a int, b int GENERATED ALWAYS AS (a * 2) STORED, c inet, d interval,
                       e tsvector, f int4range, g point, h jsonb, i text[], j time, k xml, l point[], m char(3));
 -- A foreign key to a column that is no primary key.
-CREATE TABLE country (id int PRIMARY KEY, iso char(2) NOT NULL UNIQUE, name text NOT NULL);
 CREATE TABLE city (id int PRIMARY KEY, iso char(2) REFERENCES country (iso), name text, mayor_id int UNIQUE);
 CREATE TABLE schema_migrations (version text PRIMARY KEY);
 CREATE TABLE only_secrets (password text PRIMARY KEY);
@@ -137,6 +140,7 @@ def test_whatever_a_catalog_holds_the_result_passes_check(database: Database, tm
     assert list(found) == [
         "shelf",
         "odd_table",
+        "alarm",
         "city",
         "country",
         "employee",
@@ -163,6 +167,8 @@ def test_whatever_a_catalog_holds_the_result_passes_check(database: Database, tm
     assert found["unnamed_key"].primary_key == ("code",)
     assert joins(found["city"])["iso"].primary_key == ("iso",)
     assert joins(found["team"])["event"].foreign_key == ("team_id",), "a partitioned table is one table"
+    alarm = (tmp_path / "alarm.schema.yml").read_text()
+    assert "no join by event_id, event_at: public.event_2026 is a partition of public.event." in alarm
     odd = found["odd_table"]
     columns = [one.column for one in odd.fields if isinstance(one, Scalar | Geo)]
     assert columns == ["Id", "_id", "a.b", "true", "größe", "Line\nbreak", "select", "on"]

@@ -186,6 +186,11 @@ def test_a_row_counts_as_deleted_only_where_name_and_type_say_so(
     assert (deletion_column(info, Facts({T: info}, TYPES)) is not None) is marks
 
 
+def test_a_table_of_which_a_document_would_show_nothing_is_no_index() -> None:
+    info = a_table(T, (column("password", 3), column("deleted", 5)), ("password",))
+    assert unfit_tables(Facts({T: info}, TYPES)) == {T: "no column of it fits into a document"}
+
+
 def test_the_key_of_a_table_without_a_primary_key_is_its_narrowest_unique_index() -> None:
     index = IndexInfo("u", ("a",), True, False, True, True, False, False, True, True)
     wide = replace(index, name="w", columns=("a", "b"))

@@ -20,7 +20,7 @@ from penstock.document.check_live import LiveReport, check_live
 from penstock.document.check_source import SourceRules
 from penstock.document.proposal import Proposal, propose
 from penstock.document.proposal_links import Survey, own_key
-from penstock.document.proposal_tables import Roots, choose_roots, unfit_tables
+from penstock.document.proposal_tables import Roots, choose_roots, has_fields, unfit_tables
 from penstock.document.proposal_text import schema_text
 from penstock.document.reading import read_schema
 from penstock.document.spec import SourceSpec
@@ -125,7 +125,7 @@ def _survey(conn: SqlConnection) -> Survey:
     for table, access in read_access(conn, wanted).items():
         unreadable[table] = access.unreadable
         needed = {*own_key(found[table])} & {*access.unreadable}
-        if not access.schema_usable or needed or len(access.unreadable) == len(wanted[table]):
+        if not access.schema_usable or needed or not has_fields(found[table], facts, access.unreadable):
             unfit[table] = "this role may not read it"
         elif access.row_security:
             unfit[table] = "row-level security applies to this role, and would hide rows from it"

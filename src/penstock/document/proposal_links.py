@@ -131,6 +131,8 @@ def hindrance(survey: Survey, key: ForeignKey) -> str:
     for table, columns in ((key.table, key.columns), (key.references, key.referenced_columns)):
         if table in survey.unfit or table not in facts.tables:
             return f"{table} is left out"
+        if root := facts.tables[table].partition_of:
+            return f"{table} is a partition of {root}"
         for name in columns:
             column = facts.column(table, name)
             if column is None or not survey.is_readable(table, name):

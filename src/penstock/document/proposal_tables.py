@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from penstock.document.check import Facts
-from penstock.document.proposal_columns import LeftOut, is_stamp, propose_field
+from penstock.document.proposal_columns import LeftOut, deletion_column, is_stamp, propose_field
 from penstock.document.proposal_links import Survey, hindrance, junction, own_key, owned
 from penstock.model import QualifiedTable
 from penstock.postgres import identity
@@ -51,8 +51,13 @@ def _unfit(info: TableInfo, facts: Facts) -> str:
             return flaw if member is info else f"{flaw} (its partition {member.table})"
     if not own_key(info):
         return "it has no primary key, and no unique index over NOT NULL columns stands in for it"
-    found = (propose_field(column, facts.types.get(column.type_oid), "key") for column in info.columns)
-    return "" if any(not isinstance(one, LeftOut) for one in found) else "no column of it fits into a document"
+    return "" if has_fields(info, facts) else "no column of it fits into a document"
+
+
+def has_fields(info: TableInfo, facts: Facts, unreadable: Collection[str] = ()) -> bool:
+    """Whether a document of it shows anything: what marks a row as deleted is no field."""
+    shown = (one for one in info.columns if one.name not in unreadable and one != deletion_column(info, facts))
+    return any(not isinstance(propose_field(one, facts.types.get(one.type_oid), "key"), LeftOut) for one in shown)
 
 
 def choose_roots(survey: Survey) -> Roots:
