@@ -111,6 +111,7 @@ def test_the_shop_becomes_the_indexes_that_a_person_would_write(db18: Database, 
     assert told["check"] == {"error": 0, "warning": 0, "note": 1}, "the publication is still to be made"
     assert {one["severity"] for one in check(tmp_path / "new", db18)} == {"note"}
     assert told["parts"].keys() == {"public.items", "public.product_tags", "public.reviews", "public.tags"}
+    assert told["parts"]["public.tags"] == "it is a list of words, shown inside public.products"
     person = {"id": "long", "name": "text", "email": "keyword", "city": "text", "country": "keyword", "joined": "date",
               "visits": "integer", "closed_at": "timestamp"}  # fmt: skip
     product = {"id": "long", "sku": "identifier", "name": "text", "description": "text", "price": "decimal",

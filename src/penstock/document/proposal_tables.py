@@ -83,7 +83,7 @@ def _why_not(survey: Survey, table: QualifiedTable, listed: Collection[Qualified
     if _HOUSEKEEPING.search(table.name):
         return "it looks like the notes of a tool that changes tables"
     if table in listed:
-        return f"it is a list of words, shown inside {_named(_referring(survey, table))}"
+        return f"it is a list of words, shown inside {_named(_showing(survey, table))}"
     above = {parent for parent in _referred(survey, table) if parent not in listed and _shows(survey, parent, table)}
     if above and not set(_referring(survey, table)) - {table}:
         return f"it is a part of {_named(above)}"
@@ -104,6 +104,13 @@ def _referring(survey: Survey, table: QualifiedTable) -> Iterator[QualifiedTable
 
 def _referred(survey: Survey, table: QualifiedTable) -> Iterator[QualifiedTable]:
     yield from (key.references for key in survey.info(table).foreign_keys if not hindrance(survey, key))
+
+
+def _showing(survey: Survey, table: QualifiedTable) -> Iterator[QualifiedTable]:
+    """The tables whose documents show its rows: those that refer to it, and those at the far end of a junction."""
+    for holder in _referring(survey, table):
+        ends = junction(survey, holder)
+        yield from (end.references for end in ends if end.references != table) if ends else (holder,)
 
 
 def _shows(survey: Survey, parent: QualifiedTable, table: QualifiedTable) -> bool:
