@@ -6,12 +6,13 @@ import json
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
+from penstock.ops.control import ask
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
 from tests.fixtures.opensearch import Node
@@ -95,30 +96,31 @@ class Operated:
             for found in self.deployed.found(index).values():
                 assert found == wanted
 
-    @contextmanager
-    def traffic(self, rng: random.Random) -> Iterator[None]:
-        """Rows of every table change, come and go, until the end of the block."""
-        ended = threading.Event()
-
-        def go() -> None:
-            with self.deployed.database.connect() as connection:
-                while not ended.is_set():
-                    connection.execute(rng.choice(CHANGES).replace("$", str(rng.randint(1, 40))))
-
-        writer = threading.Thread(target=go)
-        writer.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            writer.join()
-
     def reject_words(self, rejecting: bool = True) -> None:
         """Have the search server reject every day whose note is no number, or take it again."""
         body = {"processors": [{"convert": {"field": "note", "type": "integer"}}]}
         assert self.node.ask("PUT", "/_ingest/pipeline/numbers", body)[0] == 200
         settings = {"index": {"final_pipeline": "numbers" if rejecting else "_none"}}
         assert self.node.ask("PUT", f"/{self.deployed.prefix}days/_settings", settings)[0] == 200
+
+
+@contextmanager
+def traffic(deployed: Deployed, rng: random.Random, changes: list[str]) -> Iterator[None]:
+    """Rows change, come and go, until the end of the block."""
+    ended = threading.Event()
+
+    def go() -> None:
+        with deployed.database.connect() as connection:
+            while not ended.is_set():
+                connection.execute(rng.choice(changes).replace("$", str(rng.randint(1, 40))))
+
+    writer = threading.Thread(target=go)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +233,7 @@ def test_a_document_is_explained_by_its_rows_and_its_sinks(operated: Operated) -
 
 def test_a_healthy_and_busy_system_has_no_difference(operated: Operated, rng: random.Random) -> None:
     """E83: whatever is on its way, each time."""
-    with operated.traffic(rng):
+    with traffic(operated.deployed, rng, CHANGES):
         for arguments in ((), ("--repair",)):
             assert operated.reconcile(*arguments) == {}
     operated.run.catch_up()
@@ -299,4 +301,39 @@ def test_a_lost_slot_is_made_anew_and_every_index_mended(operated: Operated) -> 
     assert told
     assert told["marked"] == {}
     assert {one["seeded"] for one in told["indexes"].values()} == {0}
+    assert run.stop() == 0
+
+
+@pytest.mark.long
+def test_a_reconcile_that_is_killed_is_simply_done_again(deploy: Callable[..., Deployed], rng: random.Random) -> None:
+    """E21, E83: kill -9 in the middle of a repair while rows change; the rest is found by the next one."""
+    deployed = deploy()
+    deployed.database.execute(market.ROWS)
+    deployed.database.execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1000, 41000) n")
+    deployed.write(**market.SCHEMAS)
+    deployed.start().catch_up()
+    with closing(sqlite3.connect(deployed.folder / "local.db", timeout=30)) as file:
+        name = [f"{deployed.prefix}customers"]
+        ((number,),) = file.execute("SELECT number FROM generation WHERE name = ? AND shown", name)
+        file.execute(f"DELETE FROM documents_{number} WHERE id % 2 = 0")
+        file.commit()
+    with traffic(deployed, rng, [change for change in CHANGES if "event" not in change]):
+        ask(deployed.state, "reconcile", action="start", indexes=["customers"], repair=True)
+
+        def is_mending() -> bool:
+            told = ask(deployed.state, "reconcile", action="state")
+            assert told["running"], "it was too quick to be killed"
+            return 0 < told["done"] < told["ranges"]
+
+        wait_until(is_mending, 60, "the repair to be under way")
+        deployed.runs[-1].kill()
+        run = deployed.start()
+        run.await_live()
+        config = str(deployed.folder / "penstock.toml")
+        done = run_penstock("reconcile", "--repair", "--json", "--config", config, timeout_s=START_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = [one["counts"] for one in json.loads(done.stdout)["comparisons"] if one["differing"]]
+        assert [(one["extra"], one["different"]) for one in found] == [(0, 0)]
+    run.catch_up()
+    deployed.judge()
     assert run.stop() == 0
