@@ -57,14 +57,33 @@ def test_the_reference_is_what_the_commands_say() -> None:
     assert (ROOT / reference.PAGE).read_text() == reference.render(), "stale: run make docs"
 
 
-def test_every_flag_has_its_variable_and_none_takes_a_password() -> None:
+def flags() -> Iterator[tuple[str, str, str, tuple[object, ...]]]:
+    """Of every flag of every command: the command, the flag, its variable, and what it means."""
     for command in commands():
         for option in (one for one in command.params if isinstance(one, click.Option)):
             (flag,) = option.opts
-            variables = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-            assert variables[0] == "PENSTOCK_" + flag[2:].replace("-", "_").upper()
             assert option.help
-            assert flag != "--password"
+            variables = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+            meaning = (option.help, str(option.type), option.metavar, option.is_flag, option.multiple)
+            yield command.name or "", flag, variables[0], meaning
+
+
+def test_every_flag_has_its_variable_and_none_takes_a_password() -> None:
+    meanings: dict[str, set[tuple[object, ...]]] = {}
+    for _, flag, _, meaning in flags():
+        meanings.setdefault(flag, set()).add(meaning)
+    for command, flag, variable, _ in flags():
+        word = flag[2:].replace("-", "_").upper()
+        owner = {"build": "lock"}.get(command, command).upper()  # another word for the same command
+        assert variable == (f"PENSTOCK_{word}" if len(meanings[flag]) == 1 else f"PENSTOCK_{owner}_{word}")
+        assert flag != "--password"
+
+
+def test_a_variable_means_the_same_to_every_command_that_reads_it() -> None:
+    """What is set for one command must not be obeyed by another one that means something else by it."""
+    meanings: dict[str, tuple[object, ...]] = {}
+    for command, flag, variable, meaning in flags():
+        assert meanings.setdefault(variable, meaning) == meaning, f"{variable}: {command} {flag}"
 
 
 def test_a_variable_stands_in_for_its_flag_and_the_flag_wins(

@@ -22,7 +22,7 @@ SECRET = "hunter2"
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PENSTOCK_CONFIG", "PENSTOCK_OUT", "PENSTOCK_CHECK", "PENSTOCK_JSON"):
+    for name in ("PENSTOCK_CONFIG", "PENSTOCK_LOCK_OUT", "PENSTOCK_CHECK", "PENSTOCK_JSON"):
         monkeypatch.delenv(name, raising=False)
 
 

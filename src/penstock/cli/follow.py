@@ -51,7 +51,10 @@ class FollowOptions(TypedDict):
 
 @click.command(cls=SectionedCommand, short_help="Keep copies of tables current.")
 @click.argument("tables", nargs=-1, required=True, callback=table_names, metavar="TABLE...")
-@option("--slot", default="penstock_reference", show_default=True, metavar="NAME", help="The slot; made if need be.")
+@option(
+    "--slot", only="follow", default="penstock_reference", show_default=True, metavar="NAME",
+    help="The slot; made if need be.",
+)  # fmt: skip
 @options.publication
 @folder
 @option("--key", metavar="COLUMNS", help="What tells rows apart, with commas. Without it: the primary key.")

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     "--table", multiple=True, callback=table_list, metavar="NAME",
     help="Make an index of this table; repeat it. Without it: of each table that others refer to or that stands alone.",
 )  # fmt: skip
-@option("--out", default=".", show_default=True, metavar="FOLDER", help="Where to write; made if need be.")
+@option("--out", only="init", default=".", show_default=True, metavar="FOLDER", help="Where to write; made if need be.")
 @option(
-    "--sink", type=click.Choice(["local", "opensearch", "stdout"]), default="local", show_default=True,
+    "--sink", only="init", type=click.Choice(["local", "opensearch", "stdout"]), default="local", show_default=True,
     help="Where documents go.",
 )  # fmt: skip
 @option("--force", is_flag=True, help="Write over files that exist.")

@@ -21,7 +21,9 @@ from penstock.errors import ConfigError
 
 @click.command(cls=SectionedCommand, short_help="Compile a deployment to one file.")
 @options.config
-@option("--out", metavar="FILE", help="The lock file. Without it: penstock.lock beside the deployment's file.")
+@option(
+    "--out", only="lock", metavar="FILE", help="The lock file. Without it: penstock.lock beside the deployment's file."
+)
 @option("--check", is_flag=True, help="Write nothing; see whether the lock file is up to date.")
 @as_json
 @logged

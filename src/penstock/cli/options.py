@@ -1,8 +1,9 @@
 """The flags that commands share: where the server is, how to answer (text or JSON), what to log.
 
-Guarantees: every flag has a variable of the same name (`--ssl-mode`, `PENSTOCK_SSL_MODE`); the flag wins. There is no
-flag for a password, because every user of the machine could read it in the process list. Deliberately not: reading
-`PG*` variables and service files, which is done where settings are resolved, for every kind of connection alike.
+Guarantees: every flag has a variable of the same name (`--ssl-mode`, `PENSTOCK_SSL_MODE`); the flag wins. A variable
+means one thing: where commands mean different things by one flag, theirs hold the command's name. There is no flag for
+a password, because every user of the machine could read it in the process list. Deliberately not: reading `PG*`
+variables and service files, which is done where settings are resolved, for every kind of connection alike.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ Command = Callable[..., int | None]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def option(flag: str, *, also_envvar: str | None = None, **settings: Any) -> Callable[[_F], _F]:
-    """A flag and its variable."""
-    variable = "PENSTOCK_" + flag.lstrip("-").replace("-", "_").upper()
+def option(flag: str, *, only: str = "", also_envvar: str | None = None, **settings: Any) -> Callable[[_F], _F]:
+    """A flag and its variable; `only` is the command, where another one means something else by the same flag."""
+    variable = "_".join(filter(None, ("penstock", only, flag.lstrip("-").replace("-", "_")))).upper()
     envvar = [variable, also_envvar] if also_envvar else variable
     return click.option(flag, envvar=envvar, **settings)
 
 
 as_json = option("--json", is_flag=True, help="Answer as JSON on stdout; errors become JSON on stderr.")
 
+_PUBLICATION_HELP = "The publication that is read."
 publication = option(
-    "--publication", default="penstock", show_default=True, metavar="NAME", help="The publication that is read."
-)
+    "--publication", default="penstock", show_default=True, metavar="NAME", help=_PUBLICATION_HELP,
+)  # fmt: skip
+publication_if_any = option("--publication", metavar="NAME", help=_PUBLICATION_HELP)
 
 config = option(
     "--config",

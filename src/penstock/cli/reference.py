@@ -24,9 +24,10 @@ _HEAD = """\
 
 Written from the commands by `make docs`; `penstock COMMAND --help` says the same.
 
-Each flag has a variable of the same name, and the flag wins. What neither says about the server is taken from the
-URL, then the service file, then the `PG*` variables, as psql does. There is no flag for a password: it would show in
-the process list.
+Each flag has a variable of the same name, and the flag wins; where commands mean different things by one flag
+(`tail --limit`, `search --limit`), the command's name stands in the variable (`PENSTOCK_TAIL_LIMIT`). What
+neither says about the server is taken from the URL, then the service file, then the `PG*` variables, as psql does.
+There is no flag for a password: it would show in the process list.
 
 `--json` answers with JSON on stdout: an object; for lists (`slots list`, `quarantine list|show`, `search`) an
 array; for `tail` and `follow` one object a line. `sample` and `schema` print JSON in any case. Errors are then an

@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 @click.argument("query", nargs=-1, required=True, metavar="QUERY")
 @option(
     "--limit",
+    only="search",
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
     metavar="N",
     help="At most this many documents.",
 )
-@option("--sink", metavar="NAME", help="Which sink, where there are several of type local. Without it: the first.")
+@option(
+    "--sink", only="search", metavar="NAME",
+    help="Which sink, where there are several of type local. Without it: the first.",
+)  # fmt: skip
 @options.config
 @as_json
 @logged

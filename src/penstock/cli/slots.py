@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import options
 from penstock.cli.ending import Ending
 from penstock.cli.options import (
     SectionedCommand,
@@ -96,14 +97,15 @@ def _fields(slot: SlotInfo, database: str) -> dict[str, Any]:
 @slots.command(cls=SectionedCommand, short_help="Make a slot.")
 @click.argument("name", callback=new_slot_name)
 @option("--failover", is_flag=True, help="Keep it on standbys too, so that it survives a failover (Postgres 17).")
-@option("--publication", metavar="NAME", help="Refuse unless this publication exists: it must be there first.")
+@options.publication_if_any
 @as_json
 @connected
 def create(settings: ConnectionSettings, name: str, failover: bool, publication: str | None, json: bool) -> int:
     """Make the slot NAME. From then on the server keeps WAL for it: read it, or drop it.
 
-    The server waits for every transaction that is running; after three seconds those in the way are shown. Ctrl-C
-    gives up, and leaves no slot.
+    A publication must be there before the slot that it is read from: with --publication, one that does not exist is
+    refused. The server waits for every transaction that is running; after three seconds those in the way are shown.
+    Ctrl-C gives up, and leaves no slot.
     """
     from penstock.postgres import slot
     from penstock.postgres.connection import open_sql

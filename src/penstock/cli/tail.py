@@ -38,11 +38,14 @@ class TailOptions(TypedDict):
 
 @click.command(cls=SectionedCommand, short_help="Changes as they are committed.")
 @click.argument("tables", nargs=-1, callback=table_names, metavar="[TABLE]...")
-@option("--slot", metavar="NAME", help="Read this slot. Without it: a temporary one, from now on, gone at the end.")
+@option(
+    "--slot", only="tail", metavar="NAME",
+    help="Read this slot. Without it: a temporary one, from now on, gone at the end.",
+)  # fmt: skip
 @options.publication
 @option("--confirm", is_flag=True, help="Confirm what was printed, so that the slot moves; else it keeps all.")
 @option("--rows", is_flag=True, help="Show every column. Without it: those that identify a row, and foreign keys.")
-@option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N changes.")
+@option("--limit", only="tail", type=click.IntRange(min=1), metavar="N", help="End after N changes.")
 @option(
     "--wait", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
     help="How long to wait for a slot that somebody else reads.",
