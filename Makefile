@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
+SOAK_MINUTES ?= 60
 SOAK_ROWS ?= 10000000
 SOAK_ONLY ?= tests/soak tests/e2e
 export DEMO_SECONDS
@@ -11,7 +12,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit pg spark e2e browser pictures test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference bench-operations fuzz soak docs clean
+.PHONY: help demo test unit pg spark e2e browser pictures test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference bench-operations fuzz soak soak-long wheel docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -91,6 +92,13 @@ soak: .venv/test.stamp  ## the sizes that the guarantees name (SOAK_ROWS, SOAK_O
 	@{ echo "$$(date -u +%F), commit $$(git rev-parse --short HEAD), SOAK_ROWS=$(SOAK_ROWS), $(SOAK_ONLY)"; \
 	  grep -E ' (PASSED|FAILED|ERROR)|^[0-9.]+s call|passed|failed' .soak.log; } > tests/soak/last-run.txt
 	@! grep -qE 'FAILED|ERROR|failed' tests/soak/last-run.txt
+
+soak-long: .venv/test.stamp  ## one run for SOAK_MINUTES, and nothing of it grows; writes tests/soak/last-long-run.txt
+	@SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -q -s tests/soak/test_long.py
+
+wheel: .venv/test.stamp  ## build dist/*.whl, install it with pip into an empty environment, run its demo there
+	@rm -rf dist && $(BIN)/python -m hatchling build -t wheel -d dist
+	@PENSTOCK_WHEEL=$$(ls dist/*.whl) $(BIN)/python -m pytest -q tests/e2e/test_wheel.py
 
 docs: .venv/test.stamp  ## write the generated pages and check that the docs are complete
 	@$(BIN)/python -m penstock.cli.reference

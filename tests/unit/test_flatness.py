@@ -1,0 +1,93 @@
+"""The judgement on long runs: what leaks is seen, what breathes is not."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.fixtures.flatness import MB, Figure, Sample, figures, measure, table
+
+SAMPLES = 24
+
+
+def judged(leak: Callable[[], object]) -> dict[str, Figure]:
+    """The figures of this process while it leaks something before each sample."""
+    itself = psutil.Process()
+    samples: list[tuple[float, Sample]] = []
+    for number in range(SAMPLES):
+        leak()
+        samples.append((number, measure("this", [itself])))
+    return {one.name: one for one in figures(samples, SAMPLES)}
+
+
+def test_what_does_not_leak_is_flat() -> None:
+    """The same process, measured the same way."""
+    found = judged(lambda: None)
+    assert all(one.is_flat for one in found.values()), table([*found.values()])
+
+
+def test_a_leaked_list_is_seen() -> None:
+    """Two megabytes each time, written to."""
+    kept: list[bytes] = []
+    found = judged(lambda: kept.append(os.urandom(2 * MB)))
+    assert not found["this memory"].is_flat
+    assert "GROWS" in table([found["this memory"]])
+    assert found["this descriptors"].is_flat
+
+
+@contextmanager
+def descriptors() -> Iterator[Callable[[], None]]:
+    kept: list[int] = []
+    try:
+        yield lambda: kept.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for one in kept:
+            os.close(one)
+
+
+def test_leaked_descriptors_and_threads_are_seen() -> None:
+    """One each time."""
+    with descriptors() as leak:
+        assert not judged(leak)["this descriptors"].is_flat
+    ended = threading.Event()
+    kept: list[threading.Thread] = []
+
+    def leak_thread() -> None:
+        kept.append(threading.Thread(target=ended.wait))
+        kept[-1].start()
+
+    try:
+        assert not judged(leak_thread)["this threads"].is_flat
+    finally:
+        ended.set()
+        for one in kept:
+            one.join()
+
+
+@pytest.mark.parametrize("name", ["run memory", "run descriptors", "state", "retained wal"])
+def test_peaks_do_not_hide_a_leak_and_are_none(name: str) -> None:
+    """A sixth of the samples is three times as high; without a leak it is flat, with one it is not."""
+    chance = random.Random(7)
+    peaks = [3.0 if chance.random() < 1 / 6 else 1.0 for _ in range(360)]
+    healthy = [(10.0 * n, {name: 100 * peak + chance.uniform(-2, 2)}) for n, peak in enumerate(peaks)]
+    (figure,) = figures(healthy, 3600)
+    assert figure.is_flat, table([figure])
+    leaking = [(at, {name: sample[name] + 0.6 * at / 10}) for at, sample in healthy]
+    (figure,) = figures(leaking, 3600)
+    assert not figure.is_flat, table([figure])
+
+
+def test_processes_that_are_gone_hold_nothing() -> None:
+    """A worker may end between two looks."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    gone = psutil.Process(child.pid)
+    child.wait()
+    assert set(measure("gone", [gone]).values()) == {0.0}
