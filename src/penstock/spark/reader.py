@@ -12,6 +12,7 @@ that somebody else consumed it, and is a clear stop. Deliberately not: retrying 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import os
@@ -207,10 +208,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def leave(number: int, frame: object) -> None:
             if not self._stopping:
+                self._stopping = True  # Spark sends it twice, and the second must not end what the first began
                 raise SystemExit(128 + number)
 
         try:
             signal.signal(signal.SIGTERM, leave)
+            atexit.register(self.stop)  # where the signal came just before `stop` was entered
             self._is_own_process = True
         except ValueError:
             pass  # not the main thread: a test, or a host that handles signals itself
