@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import psycopg
@@ -13,7 +15,7 @@ import pytest
 
 from penstock.demo import server as module
 from penstock.demo.server import Server
-from penstock.errors import UnavailableError
+from penstock.errors import OperatorError, UnavailableError
 
 Start = Callable[..., Server]
 
@@ -48,6 +50,20 @@ def test_programs_in_a_private_folder_are_copied_to_where_the_server_can_run_the
 ) -> None:
     monkeypatch.setattr(module, "_reachable", lambda path: False)
     assert answer(start_server(), "SELECT 1") == "1"
+
+
+def test_root_is_told_of_temporary_files_that_the_server_could_not_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = tmp_path / "private"
+    (private / "tmp").mkdir(parents=True)
+    private.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(private / "tmp"))
+    with pytest.raises(OperatorError, match="may be entered by its owner only") as told:
+        Server()
+    assert "TMPDIR" in told.value.hint
+    assert not list((private / "tmp").iterdir())
 
 
 def test_variables_of_the_caller_do_not_steer_the_server(start_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.errors import MissingExtraError, UnavailableError
+from penstock.errors import MissingExtraError, OperatorError, UnavailableError
 
 # Committed changes reach a walsender only when flushed, so synchronous_commit stays on (off: 140 ms latency);
 # fsync off makes that flush free.
@@ -82,10 +82,23 @@ def _reachable(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o005 == 0o005 for parent in [path, *path.parents])
 
 
+def _require_open(folder: Path) -> None:
+    """Root's server runs as another user, who has to enter every folder down to its data."""
+    closed = [place for place in [folder, *folder.parents] if not place.stat().st_mode & 0o001]
+    if closed:
+        raise OperatorError(
+            f"temporary files go to {folder}, but {closed[-1]} may be entered by its owner only, and Postgres, which"
+            " does not run as root, runs as nobody here",
+            hint="Set TMPDIR to a folder that every user may enter, such as /tmp, or run it as another user.",
+        )
+
+
 class Server:
     """One running server. Use it as a context manager, or call `stop`."""
 
     def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        if os.geteuid() == 0:
+            _require_open(Path(tempfile.gettempdir()).resolve())
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         self.data = self.folder / "data"
         self.log = self.folder / "log"
