@@ -57,6 +57,14 @@ class Installed:
         return [str(path) for one in (self.here, self.home, self.tmp) for path in one.rglob("*")]
 
 
+@pytest.fixture
+def installed() -> Iterator[Installed]:
+    """An environment to be made. As root, Postgres runs as another user, who has to reach its temporary files."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o711)
+        yield Installed(Path(folder))
+
+
 @pytest.fixture(scope="module")
 def wheel() -> Iterator[Path]:
     """The wheel, that of `make wheel` or one that is built now."""
@@ -85,9 +93,8 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         assert f"Provides-Extra: {extra}\n" in about
 
 
-def test_the_wheel_alone_answers(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_answers(wheel: Path, installed: Installed) -> None:
     """Its command line and its page's files are those of its own environment; nothing is left where it ran."""
-    installed = Installed(tmp_path)
     venv.create(installed.environment)
     (packages,) = installed.environment.glob("lib/python*/site-packages")
     install = [sys.executable, "-m", "pip", "--quiet", "--python", str(installed.environment / "bin" / "python")]
@@ -104,9 +111,8 @@ def test_the_wheel_alone_answers(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_the_demo_runs_from_the_wheel_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_demo_runs_from_the_wheel_in_an_empty_environment(wheel: Path, installed: Installed) -> None:
     """Installed by pip with its extra, from the registry; run in an empty folder with an empty home."""
-    installed = Installed(tmp_path)
     venv.create(installed.environment, with_pip=True)
     (packages,) = installed.environment.glob("lib/python*/site-packages")
     python = str(installed.environment / "bin" / "python")
