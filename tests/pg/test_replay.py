@@ -72,6 +72,22 @@ def test_a_range_read_twice_gives_the_same_rows(reader: Reader, published18: Pub
     assert reader.rows(second, second) == []
 
 
+def test_what_is_done_is_what_was_received_as_long_as_nothing_waits(reader: Reader, published18: Published) -> None:
+    """E23: a change that was received and not acknowledged holds it; the WAL of others does not."""
+    insert(published18, 1, 3)
+    first = reader.latest(Cut())
+    assert reader.replay.done < first.lsn
+    reader.replay.acknowledge(first)
+    assert reader.replay.done >= first.lsn
+    published18.execute("CREATE TABLE of_others AS SELECT generate_series(1, 1000)")
+    ((text,),) = published18.execute("SELECT pg_current_wal_flush_lsn()::text")
+    wait_until(lambda: reader.replay.done >= Lsn.parse(text), what="the end of the WAL")
+    published18.execute("DROP TABLE of_others")
+    insert(published18, 4, 5)
+    second = reader.latest(first)
+    assert first.lsn <= reader.replay.done < second.lsn
+
+
 def test_a_new_process_reads_the_same_rows_until_they_are_acknowledged(published18: Published) -> None:
     """E22, E100: the slot holds everything after the last acknowledged cut."""
     old = Reader(published18)

@@ -21,6 +21,7 @@ class Standing:
 
     acknowledged = Lsn(100)
     reached = Lsn(150)
+    done = Lsn(120)
 
 
 @pytest.fixture
@@ -37,6 +38,7 @@ def test_a_reader_is_seen_while_it_runs_and_not_after(place: Path) -> None:
     (found,) = wait_until(health.readers, what="the first report")
     assert (found.slot, found.server, found.pid) == ("s", "u@h:5432/d", os.getpid())
     assert (found.acknowledged, found.received, found.lag_bytes) == ("0/64", "0/96", 50)
+    assert found.done == "0/78"
     progress.acknowledged = Lsn(150)
     wait_until(lambda: health.readers()[0].lag_bytes == 0, what="a later report")
     assert place.stat().st_mode & 0o777 == 0o700

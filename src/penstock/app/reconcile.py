@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long nothing may come before live counts as having caught up, where its reader says that it got everything; and
-# where there is no telling, because it runs on another machine.
-_QUIET_S, _UNTOLD_QUIET_S = 1.5, 10.0
 # A commit that did not wait for the disk is there within this time.
 _FLUSHED_S = 1.0
 _PATIENCE_S = 600.0
@@ -166,42 +163,33 @@ def _require_going(pipeline: Pipeline) -> None:
 def catch_up(prepared: Prepared, pipeline: Pipeline) -> None:
     """Return when everything that is committed now is durable in the sinks.
 
-    Live has passed the place where the WAL ends now; or its reader got everything up to there, and nothing came of it
-    for a while: there were no changes of ours.
+    Live has passed the place where the WAL ends now; or its reader has got everything up to there, and no change that
+    is not done was among it. Where the reader does not tell: live passes that place within a minute, changes or not.
     """
     with open_sql(prepared.settings) as connection:
 
         def ask(what: str) -> Lsn:
             return Lsn.parse(slot.execute(connection, f"SELECT pg_catalog.{what}()::text")[0][0])
 
-        wanted = ask("pg_current_wal_insert_lsn")
-        began = quiet_since = time.monotonic()
-        flushed, batches = Lsn.ZERO, pipeline.report.batches
-        while pipeline.report.end < wanted:
+        wanted, flushed = ask("pg_current_wal_insert_lsn"), Lsn.MAX
+        began = time.monotonic()
+        while pipeline.report.end < wanted and _done(prepared) < flushed:
             _require_going(pipeline)
-            now = time.monotonic()
-            if now - began > _PATIENCE_S:
-                raise UnavailableError(
-                    f"live did not get to {wanted} within {_PATIENCE_S:.0f} s", hint="See its status."
-                )
-            if not flushed and now - began > _FLUSHED_S:
+            waited_s = time.monotonic() - began
+            if waited_s > _PATIENCE_S:
+                raise UnavailableError(f"live did not get to {wanted} in {waited_s:.0f} s", hint="See penstock status.")
+            if flushed == Lsn.MAX and waited_s > _FLUSHED_S:
                 flushed = ask("pg_current_wal_flush_lsn")
-            received, report = _received(prepared), pipeline.report
-            is_behind = received is not None and received < flushed
-            if pipeline.is_busy or is_behind or report.trouble or report.batches != batches:
-                quiet_since, batches = now, report.batches
-            elif flushed and now - quiet_since > (_UNTOLD_QUIET_S if received is None else _QUIET_S):
-                return
             time.sleep(_POLL_S)
 
 
-def _received(prepared: Prepared) -> Lsn | None:
-    """How far the stream's reader has received, where it runs on this machine."""
+def _done(prepared: Prepared) -> Lsn:
+    """Up to where the stream's reader has no change that is not done; zero where it does not tell."""
     from penstock.spark.health import readers
 
     where = (prepared.deployment.source.slot, prepared.settings.describe())
     found = next((one for one in readers() if (one.slot, one.server) == where), None)
-    return Lsn.parse(found.received) if found else None
+    return Lsn.parse(found.done) if found else Lsn.ZERO
 
 
 def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell: Callable[[Course], None]) -> Course:

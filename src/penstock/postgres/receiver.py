@@ -155,6 +155,11 @@ class Receiver:
                 raise self._error
             return list(self._ready)
 
+    def holds(self, behind: Lsn) -> bool:
+        """Whether a complete transaction waits that ends behind this."""
+        with self._changed:
+            return self._has(behind)
+
     def _has(self, than: Lsn) -> bool:
         return bool(self._ready) and self._ready[-1].end_lsn > than
 

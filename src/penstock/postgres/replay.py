@@ -71,6 +71,12 @@ class Replay:
         """Everything up to here may be forgotten by the server."""
         return self._held.durable
 
+    @property
+    def done(self) -> Lsn:
+        """Every change up to here was acknowledged: where none waits, that is as far as was received."""
+        reached, acknowledged = self.reached, self.acknowledged  # in this order: what comes meanwhile waits
+        return acknowledged if self._receiver.holds(acknowledged) else max(reached, acknowledged)
+
     def acknowledge(self, cut: Cut) -> None:
         """Everything before the cut is durable: the slot may pass its whole transactions, and so do we."""
         self._receiver.release(cut.whole)

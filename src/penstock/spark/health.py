@@ -27,7 +27,7 @@ _EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReaderHealth:
-    """One reader. `lag_bytes`: received, but not yet done by Spark."""
+    """One reader. `lag_bytes`: received, but not yet done by Spark; `done`: no change up to here is not done."""
 
     slot: str
     server: str
@@ -36,6 +36,7 @@ class ReaderHealth:
     received: str
     lag_bytes: int
     updated_at: float
+    done: str = "0/0"
     format: int = _FORMAT
 
 
@@ -46,6 +47,8 @@ class Progress(Protocol):
     def acknowledged(self) -> Lsn: ...
     @property
     def reached(self) -> Lsn: ...
+    @property
+    def done(self) -> Lsn: ...
 
 
 def folder() -> Path:
@@ -82,9 +85,10 @@ class Report:
                 return
 
     def _write(self) -> None:
-        done, received = self._progress.acknowledged, self._progress.reached
-        lag = max(received - done, 0) if done else 0
-        report = ReaderHealth(self._slot, self._server, os.getpid(), str(done), str(received), lag, time.time())
+        done, acknowledged, received = self._progress.done, self._progress.acknowledged, self._progress.reached
+        lag = max(received - acknowledged, 0) if acknowledged else 0
+        where = str(acknowledged), str(received), lag, time.time(), str(done)
+        report = ReaderHealth(self._slot, self._server, os.getpid(), *where)
         try:
             place = folder()
             place.mkdir(mode=0o700, exist_ok=True)

@@ -320,11 +320,6 @@ class Pipeline:
         finally:
             found.release()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a batch is under way."""
-        return self._idle.locked()
-
     def watch(self, index: str, ids: Collection[str]) -> Callable[[], Collection[str]]:
         """Note from now on which of these documents live writes; what is returned tells them, as long as it is held."""
         return self._watches.begin(index, ids)
