@@ -102,6 +102,13 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def visible(text: str) -> str:
+    """The text on one line for people to read, with every character that does not print written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class Op(StrEnum):
     """What happened to a row."""
 

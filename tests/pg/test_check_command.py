@@ -152,5 +152,8 @@ def test_sample_of_nothing_says_so(folder: Path, db18: Database) -> None:
     hidden = run_penstock("sample", "books", "1", "1", "--config", str(folder), BOOKS_URL=db18.url)
     assert (hidden.returncode, hidden.stdout) == (1, "")
     assert hidden.stderr == "books has no document with the key 1, 1.\n"
+    word = run_penstock("sample", "books", "one", "1", "--config", str(folder), BOOKS_URL=db18.url)
+    assert word.returncode == 2
+    assert word.stderr.startswith("Error: that is no key of books\nHint: Its key is (")
     short = run_penstock("sample", "books", "1", "--config", str(folder), BOOKS_URL=db18.url)
     assert short.returncode == 2 and "has 2 parts (id, part), and 1 were given" in short.stderr

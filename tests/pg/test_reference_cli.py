@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,27 @@ def test_what_is_wrong_is_told(shell: Shell, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr()
     assert shown.out == "id    1\nname  Rome\n"
     assert "The copy is" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--database", "nowhere"], "there is no database 'nowhere'"),
+        (["--path", "/dev/null/copies"], "/dev/null/copies/public.city cannot be used"),
+    ],
+)
+def test_what_no_wait_will_mend_ends_it_at_once(words: list[str], said: str, shell: Shell, tmp_path: Path) -> None:
+    with running(tmp_path, "follow", "city", *shell.follow, *words) as follower:
+        assert follower.process.wait(30) == 1
+    assert f"Error: {said}" in follower.err
+
+
+def test_a_server_that_is_away_at_the_start_is_waited_for_in_few_words(shell: Shell, tmp_path: Path) -> None:
+    """What is waited for is told once, not with every try, and Ctrl-C ends the wait in good order."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        away = str(taken.getsockname()[1])
+    with running(tmp_path, "follow", "city", *shell.follow, "--port", away, "--log-level", "debug") as follower:
+        wait_until(lambda: "no update: nothing listens" in follower.err, 30, "the word on what is waited for")
+        assert follower.end() == 130
+    assert follower.err.count("nothing listens") == 1
+    assert "Traceback" not in follower.err

@@ -97,6 +97,23 @@ def test_a_variable_stands_in_for_its_flag_and_the_flag_wins(
     assert "elsewhere.invalid" in json.loads(capsys.readouterr().err)["error"]["message"]
 
 
+def test_no_colour_is_shown_where_none_is_wanted() -> None:
+    """NO_COLOR holds for what a command says and for how it fails, on a terminal, too."""
+    script = "from penstock.cli.main import main; main()"
+    arguments = [sys.executable, "-c", script, "check", "--config", "nowhere"]
+    for variables, escapes in (({}, True), ({"NO_COLOR": "1"}, False)):
+        ours, theirs = os.openpty()
+        subprocess.run(
+            arguments, cwd=ROOT / "src", stdout=theirs, stderr=theirs, check=False,
+            env={"PATH": os.environ["PATH"], "TERM": "xterm", **variables},
+        )  # fmt: skip
+        os.close(theirs)
+        shown = os.read(ours, 1 << 16)
+        os.close(ours)
+        assert b"Error:" in shown
+        assert (b"\x1b" in shown) is escapes
+
+
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"

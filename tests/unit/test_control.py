@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError, OperatorError
+from penstock.errors import ConfigError, OperatorError, RetryableError
 from penstock.ops.control import Control, ask
 
 LEAVE_BEHIND = """
@@ -122,7 +122,26 @@ def test_a_caller_that_leaves_without_a_word_disturbs_nobody(control: Control, s
 def test_where_nothing_runs_the_next_step_is_told(state: Path) -> None:
     with pytest.raises(OperatorError, match="nothing runs with the state in") as found:
         ask(state, "status")
+    assert found.value.message == f"nothing runs with the state in {state}"
     assert "penstock run" in found.value.hint
+
+
+def test_a_run_that_does_not_answer_is_not_taken_for_none(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.ops.control._PATIENCE_S", 0.05)
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(state / "control.sock"))
+        deaf.listen()
+        with pytest.raises(RetryableError, match="does not answer"):
+            ask(state, "status")
+
+
+def test_the_state_of_another_user_is_told_as_that(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(OperatorError, match="belongs to another user"):
+        ask(state, "status")
 
 
 def test_what_a_killed_process_left_is_taken_over(state: Path) -> None:

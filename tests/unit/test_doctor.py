@@ -126,6 +126,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(folder:
     assert (verdicts["server"], verdicts["sink search"]) == (Verdict.ERROR, Verdict.ERROR)
     assert (verdicts["java"], verdicts["spark"], verdicts["sink local"]) == (Verdict.GOOD,) * 3
     assert "disk" in verdicts
+    assert verdicts["schemas"] is Verdict.NOTE, "one cause is one error"
     assert heard == ["machine", "java", "spark", "disk", "server", "schemas", "sinks", "state"]
     assert all("hunter2" not in repr(one) for one in found)
     assert not (folder / ".penstock").exists(), "nothing is made"

@@ -134,6 +134,7 @@ def test_quarantine_keeps_the_last_rejection_of_each_document(state: State, tmp_
     )
     state.quarantine([("search", Rejection("books", "1", Lsn(20), "new"))])
     with closing(again(state, tmp_path)) as found:
+        assert found.count_quarantined() == len(found.quarantined())
         assert sorted((one.index, one.sink, one.id, one.version, one.reason) for one in found.quarantined()) == [
             ("books", "copy", "1", Lsn(10), "c"),
             ("books", "search", "1", Lsn(20), "new"),
@@ -160,7 +161,7 @@ def test_a_file_that_is_no_state_is_told_as_such(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DiskError, match="cannot be used"):
+    with pytest.raises(DiskError, match="cannot be used: not a directory"):
         State(tmp_path / "file" / "state")
 
 

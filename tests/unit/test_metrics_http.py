@@ -81,14 +81,14 @@ def address(access: Access) -> Iterator[str]:
     answers = {name: lambda asked, name=name: {"asked": name, **asked} for name in READ + ACT}
     answers |= {"reindex": fail, "changes": lambda _: 1 / 0}
     del answers["indexes"]
-    server = HttpServer("127.0.0.1:0", Private(access, answers), "server.private_address")
+    server = HttpServer("127.0.0.1:0", Private(access, answers), "private_address", "page and status")
     yield server.address
     server.close()
 
 
 def test_the_public_address_tells_health_and_readiness_and_nothing_else() -> None:
     public = Public()
-    server = HttpServer("127.0.0.1:0", public, "server.public_address")
+    server = HttpServer("127.0.0.1:0", public, "public_address", "health and metrics")
     try:
         assert ask(server.address, "/healthz").status == 200
         starting = ask(server.address, "/readyz")
@@ -232,20 +232,21 @@ def test_an_address_in_use_is_told_and_served_when_it_is_free(
     monkeypatch.setattr("penstock.ops.http._BIND_AGAIN_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
-        server = HttpServer(taken, Public(), "server.public_address")
+        server = HttpServer(taken, Public(), "public_address", "health and metrics")
         assert server.address == ""
-        assert "in use" in caplog.text
+        assert f"{taken} is in use by another process" in caplog.text
+        assert f'[server] public_address = "127.0.0.1:{(other.getsockname()[1] + 10) % 65536}"' in caplog.text
     wait_until(lambda: server.address, 10, "the address to be free")
     assert ask(taken, "/healthz").status == 200
     server.close()
     waiting = socket.create_server(("127.0.0.1", 0))
-    HttpServer(f"127.0.0.1:{waiting.getsockname()[1]}", Public(), "server.public_address").close()
+    HttpServer(f"127.0.0.1:{waiting.getsockname()[1]}", Public(), "public_address", "health and metrics").close()
     waiting.close()
 
 
 def test_an_address_of_another_machine_is_refused_by_its_setting() -> None:
     with pytest.raises(ConfigError, match=r"server.private_address 192\.0\.2\.1:9465 cannot be used"):
-        HttpServer("192.0.2.1:9465", Public(), "server.private_address")
+        HttpServer("192.0.2.1:9465", Public(), "private_address", "page and status")
     assert [is_loopback(one) for one in ("127.0.0.1:1", "[::1]:1", "localhost:1", "0.0.0.0:1", "host:1")] == [
         True, True, True, False, False,
     ]  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from penstock.errors import ConfigError, DiskError, OperatorError, PenstockError
 from penstock.model import Lsn, Position, QualifiedTable
 from penstock.reference import checkpoint as checkpoints
 from penstock.reference import store as store_module
-from penstock.reference.keeping import kept_current
+from penstock.reference.keeping import keep_current, kept_current
 from penstock.reference.store import read_saved
 from penstock.reference.view import ReferenceView
 from tests.fixtures.waiting import wait_until
@@ -265,6 +267,27 @@ def test_a_mode_needs_the_source_that_can_serve_it() -> None:
     view.close()
     with pytest.raises(ConfigError, match="is closed"):
         view.update()
+
+
+def test_trouble_is_told_when_it_begins_now_and_then_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts before the server does sees what is waited for, and no line for each try."""
+    caplog.set_level("INFO", "penstock")
+    monkeypatch.setattr("penstock.postgres.replication.backoff_s", lambda failures: 0.0)
+    seconds = itertools.count()
+    monkeypatch.setattr("penstock.reference.keeping.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    source, stop = Script([ROME]), threading.Event()
+    source.coming += [RetryableError("nobody listens", hint="Start it.")] * 40 + [RetryableError("it starts")]
+    with ReferenceView(source) as view:
+        keep_current([view], stop, after_each=lambda view: None if source.coming else stop.set())
+    told = [record.getMessage() for record in caplog.records if record.name == "penstock.reference.keeping"]
+    assert told == [
+        "no update: nobody listens. Trying again until it works. Start it.",
+        "no update for 30 s, 31 tries: nobody listens",
+        "no update: it starts. Trying again until it works. ",
+        "updating again, after 41 s and 41 tries",
+    ]
 
 
 def test_a_thread_keeps_a_view_current_and_bears_passing_trouble() -> None:

@@ -40,11 +40,16 @@ Look = Callable[["Deployment"], Iterable[Finding]]
 
 def examine(deployment: Deployment, progress: Callable[[str], None] = lambda about: None) -> Iterator[Finding]:
     """Look at everything; `progress` hears what comes next."""
+    told: set[str] = set()
     for about, look in _LOOKS.items():
         progress(about)
         try:
             yield from look(deployment)
         except PenstockError as error:
+            if error.message in told:  # one cause, one error
+                yield Finding(about, Verdict.NOTE, "not looked at, for the reason above")
+                continue
+            told.add(error.message)
             yield Finding(about, Verdict.ERROR, error.message, error.hint)
 
 
@@ -98,7 +103,8 @@ def _schemas(deployment: Deployment) -> Iterator[Finding]:
     for one in report.diagnostics:
         yield Finding(_about(one), Verdict(one.severity.value), _said(one), one.hint, one.sql)
     if not report.diagnostics:
-        yield Finding("schemas", Verdict.GOOD, f"{len(schemas)} schemas fit the database")
+        fits = "1 schema fits" if len(schemas) == 1 else f"{len(schemas)} schemas fit"
+        yield Finding("schemas", Verdict.GOOD, f"{fits} the database")
 
 
 _ABOUT = {
@@ -137,7 +143,7 @@ def _state(deployment: Deployment) -> Iterator[Finding]:
         yield Finding("state", Verdict.NOTE, f"there is no state in {folder} yet", "The first penstock run makes it.")
         return
     with closing(State(folder)) as state:
-        stopped, aside = state.stopped(), len(state.quarantined())
+        stopped, aside = state.stopped(), state.count_quarantined()
     for index, reason in stopped.items():
         yield Finding(
             "state",

@@ -46,7 +46,8 @@ class Watching:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._public = Public()
-        self._servers = [HttpServer(deployment.server.public_address, self._public, "server.public_address")]
+        address = deployment.server.public_address
+        self._servers = [HttpServer(address, self._public, "public_address", "health and metrics")]
         self._sampler: Sampler | None = None
         self._can: list[str] = []
 
@@ -69,7 +70,7 @@ class Watching:
         """The deployment runs: everything is served from now on. What can be asked, also over the control socket."""
         report = pipeline.report
         self._sampler = sampler = Sampler(
-            report, lambda: _slot(prepared), lambda: _received(prepared), lambda: len(prepared.state.quarantined())
+            report, lambda: _slot(prepared), lambda: _received(prepared), prepared.state.count_quarantined
         )
         sampler.start()
         answers = {**commands, **_answers(prepared, sampler, pipeline), "status": lambda _: self._told(sampler)}
@@ -77,7 +78,7 @@ class Watching:
         access = Access()
         access.write(Path(self._deployment.locate(self._deployment.state)))
         address = self._deployment.server.private_address
-        self._servers.append(HttpServer(address, Private(access, answers), "server.private_address"))
+        self._servers.append(HttpServer(address, Private(access, answers), "private_address", "page and status"))
         if not is_loopback(address):
             log.warning("other machines can reach the page at %s; what they send is not encrypted", address)
         histograms = {

@@ -17,9 +17,10 @@ import click
 from penstock.cli import options
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, logged, option
-from penstock.cli.output import print_json, visible
+from penstock.cli.output import print_json
 from penstock.cli.trees import mapping_fields, mapping_lines, touching_fields, touching_lines
 from penstock.errors import ConfigError
+from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment

@@ -14,8 +14,8 @@ import click
 from penstock.cli import options
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, connected, option, table_names
-from penstock.cli.output import print_json, visible
-from penstock.model import CoverageReport, QualifiedTable
+from penstock.cli.output import print_json
+from penstock.model import CoverageReport, QualifiedTable, visible
 
 if TYPE_CHECKING:
     from penstock.postgres.settings import ConnectionSettings

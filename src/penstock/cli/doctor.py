@@ -15,7 +15,8 @@ from penstock.cli import options
 from penstock.cli.check import progress
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, logged
-from penstock.cli.output import print_json, visible
+from penstock.cli.output import print_json
+from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.app.diagnosis import Finding

@@ -14,7 +14,8 @@ from penstock.cli import options
 from penstock.cli.check import chosen
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, logged, option
-from penstock.cli.output import print_json, print_table, visible
+from penstock.cli.output import print_json, print_table
+from penstock.model import visible
 
 
 @click.command(cls=SectionedCommand, short_help="Where a document comes from, and what sinks have of it.")

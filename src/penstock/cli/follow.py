@@ -19,8 +19,8 @@ import click
 from penstock.cli import options
 from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, as_json, connected, option, table_names
-from penstock.cli.output import print_json, size_of, visible
-from penstock.model import Lsn, QualifiedTable, ReplicationConfig
+from penstock.cli.output import print_json, size_of
+from penstock.model import Lsn, QualifiedTable, ReplicationConfig, visible
 
 if TYPE_CHECKING:
     from penstock.postgres.settings import ConnectionSettings

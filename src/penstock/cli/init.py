@@ -16,9 +16,9 @@ import click
 
 from penstock.cli.check import progress
 from penstock.cli.options import SectionedCommand, as_json, connected_like_a_deployment, option, table_list
-from penstock.cli.output import print_json, print_table, visible
+from penstock.cli.output import print_json, print_table
 from penstock.errors import ConfigError
-from penstock.model import QualifiedTable
+from penstock.model import QualifiedTable, visible
 
 if TYPE_CHECKING:
     from penstock.app.proposal import Draft

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from penstock.cli.output import text_of, to_json, visible
+from penstock.cli.output import text_of, to_json
 from penstock.contracts import Change
-from penstock.model import Op
+from penstock.model import Op, visible
 
 _COLOURS = {Op.INSERT: "green", Op.UPDATE: "yellow", Op.DELETE: "red", Op.TRUNCATE: "magenta"}
 # A line is for reading: what is longer than this is cut. JSON holds everything.

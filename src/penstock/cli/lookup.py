@@ -14,9 +14,9 @@ import click
 from penstock.cli.failure import ACT
 from penstock.cli.follow import folder, view_folder
 from penstock.cli.options import SectionedCommand, as_json, logged
-from penstock.cli.output import print_json, text_of, visible
+from penstock.cli.output import print_json, text_of
 from penstock.errors import ConfigError
-from penstock.model import QualifiedTable
+from penstock.model import QualifiedTable, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

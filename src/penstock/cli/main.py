@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding is no reason to stop
     try:
-        with cli.make_context("penstock", list(arguments)) as context:
+        with cli.make_context("penstock", list(arguments), color=_color()) as context:
             return int(cli.invoke(context) or 0)
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -114,7 +114,13 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:  # noqa: BLE001 - the last handler: no command ends with a traceback
-        return tell(error, as_json=_wants_json(arguments))
+        with click.Context(cli, color=_color()):
+            return tell(error, as_json=_wants_json(arguments))
+
+
+def _color() -> bool | None:
+    """No colour where NO_COLOR asks for none; else wherever a terminal shows it."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

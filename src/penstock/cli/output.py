@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from penstock.model import Lsn
+from penstock.model import Lsn, visible
 
 
 def print_json(value: object) -> None:
@@ -55,13 +55,6 @@ def text_of(value: object) -> str:
     if isinstance(value, bytes | memoryview):
         return "\\x" + bytes(value).hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def visible(text: str) -> str:
-    """The text with every character that does not print written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def size_of(count: int | None) -> str:

@@ -16,7 +16,8 @@ from penstock.cli import options
 from penstock.cli.check import chosen
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, confirm, logged, show_help, yes
-from penstock.cli.output import print_json, print_table, visible
+from penstock.cli.output import print_json, print_table
+from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.engine.state import Entry

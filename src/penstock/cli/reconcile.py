@@ -18,8 +18,9 @@ from penstock.cli import options
 from penstock.cli.check import chosen
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, logged, option
-from penstock.cli.output import print_json, print_table, visible
+from penstock.cli.output import print_json, print_table
 from penstock.errors import OperatorError
+from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.app.reconcile import Course

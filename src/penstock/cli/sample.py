@@ -15,14 +15,17 @@ from penstock.cli import options
 from penstock.cli.check import chosen
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, logged, option
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
     from penstock.contracts import Documents
+    from penstock.document.build import PgDocumentBuilder
     from penstock.document.schema import DocumentSchema
 
 _FIRST_ROWS = 100
+# The class of SQLSTATE for a text that its type does not take.
+_DATA_EXCEPTION = "22"
 
 
 @click.command(cls=SectionedCommand, short_help="One real document.")
@@ -65,7 +68,12 @@ def _build(deployment: Deployment, schema: DocumentSchema, key: tuple[str, ...])
         bound = builder.spec.schema(schema.index)
         _check_parts(bound, key)
         keys = [key] if key else first_keys(settings, bound, _FIRST_ROWS)
-        found = _first(builder.build(bound.index, keys))
+        try:
+            found = _first(builder.build(bound.index, keys))
+        except PenstockError as error:
+            if not key or not (error.sqlstate or "").startswith(_DATA_EXCEPTION):
+                raise
+            raise _no_key(builder, bound) from None
         # Filters left all of those out: then every row is asked for.
         return found if found is not None or key else _first(builder.build_range(bound.index, None, None))
 
@@ -79,6 +87,14 @@ def _check_parts(schema: DocumentSchema, key: tuple[str, ...]) -> None:
             f"the key of {schema.index} has {len(columns)} parts ({', '.join(columns)}), and {len(key)} were given",
             hint=f"Write: penstock sample {schema.index} {' '.join(name.upper() for name in columns)}",
         )
+
+
+def _no_key(builder: PgDocumentBuilder, schema: DocumentSchema) -> ConfigError:
+    from penstock.document.paths import root_key
+
+    named = [(name, builder.column(schema.table, name)) for name in root_key(schema)]
+    kinds = ", ".join(f"{name} {column.name}" if column else name for name, column in named)
+    return ConfigError(f"that is no key of {schema.index}", hint=f"Its key is ({kinds}), as Postgres prints it.")
 
 
 def _first(found: Iterator[Documents]) -> bytes | None:

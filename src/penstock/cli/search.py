@@ -17,8 +17,8 @@ import click
 from penstock.cli import options
 from penstock.cli.check import chosen
 from penstock.cli.options import SectionedCommand, as_json, logged, option
-from penstock.cli.output import visible
 from penstock.errors import ConfigError
+from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment

@@ -47,6 +47,8 @@ def status(config: str | None, json: bool) -> None:
         click.echo(f"Sink {sink} is left behind: {reason}. It is seeded anew when it answers again.")
     for line in _measured(told):
         click.echo(line)
+    if told["public"]:
+        click.echo(f"Health and metrics: http://{told['public']}")
     if told["page"]:
         _tell_page(state, told["page"])
 

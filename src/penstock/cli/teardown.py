@@ -13,7 +13,8 @@ import click
 
 from penstock.cli import options
 from penstock.cli.options import SectionedCommand, as_json, confirm, logged, yes
-from penstock.cli.output import print_json, size_of, visible
+from penstock.cli.output import print_json, size_of
+from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.app.teardown import Inventory

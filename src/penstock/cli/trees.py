@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.output import visible
+from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.document.mapping_tree import Branch

@@ -34,7 +34,7 @@ def find_deployment(given: str | Path | None = None) -> Path:
             return path / name
     raise ConfigError(
         f"there is no {NAMES[0]} in {path.resolve() if given is None else path}",
-        hint=f"Name the file, or go to its folder; {NAMES[1]} is read as well.",
+        hint=f"Name it with --config, or go to its folder ({NAMES[1]} is read as well); penstock init writes one.",
     )
 
 

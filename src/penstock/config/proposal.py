@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote as url_quote
 
-from penstock.document.proposal_text import visible
-from penstock.model import QualifiedTable, SslMode
+from penstock.model import QualifiedTable, SslMode, visible
 
 if TYPE_CHECKING:
     from penstock.postgres.settings import ConnectionSettings

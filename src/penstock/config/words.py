@@ -258,8 +258,8 @@ DEPLOYMENT = Table(
         ),
         Key("prefix", PREFIX, "Goes before the name of every index, alias and meta index.", ""),
         Key(
-            "state", PATH, "Folder of checkpoint, ledger, quarantine and spool; on a cluster, one that every node"
-            " reaches.", ".penstock", added=True,
+            "state", PATH, "Folder of checkpoint, ledger, quarantine and spool. Only the driver has to reach it.",
+            ".penstock", added=True,
         ),
         Key("server", SERVER, "Where the process answers over HTTP."),
         Key("source", SOURCE, "Where changes come from.", required=True),

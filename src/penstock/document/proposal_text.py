@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from penstock.document.proposal import Keys, Proposal
 from penstock.document.reading_names import fold, is_name
 from penstock.document.schema import AnyOf, Columns, Comparison, Field, Filter, Geo, Join, JoinKind, Scalar
-from penstock.model import QualifiedTable, quote
+from penstock.model import QualifiedTable, quote, visible
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # Words that some reader of YAML takes for something else than a text.
@@ -56,11 +56,6 @@ def _escaped(letter: str) -> str:
 def spelled(name: str) -> str:
     """A name of the catalog as SQL spells it: in quotes where it would not be read as it is."""
     return name if is_name(name) and fold(name) == name else quote(name)
-
-
-def visible(text: str) -> str:
-    """A text for a comment: on one line, whatever is in it."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class _Writer:

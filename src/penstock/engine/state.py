@@ -99,7 +99,7 @@ class State:
                 opened.pop_all()  # fit for use: held as long as this object
         except (OSError, sqlite3.Error) as error:
             raise DiskError(
-                f"the state folder {folder} cannot be used: {error}",
+                f"the state folder {folder} cannot be used: {_reason(error)}",
                 hint="Make it writable, or name another one: state in penstock.toml.",
             ) from error
 
@@ -235,6 +235,11 @@ class State:
         entries = [Entry(name, sink, id, Lsn.parse(version), *words) for name, sink, id, version, *words in rows]
         return [entry for entry in entries if not wanted or entry.id in wanted]
 
+    def count_quarantined(self) -> int:
+        """How many documents are in quarantine, once for each sink that rejected one; cheap at any number."""
+        ((count,),) = self.read("SELECT count(*) FROM quarantine")
+        return int(count)
+
     def aside(self) -> frozenset[tuple[str, str]]:
         """Index and id of everything in quarantine; read once, for it is asked for with each batch."""
         with self._lock:
@@ -265,3 +270,7 @@ def _text(key: Key | None) -> str | None:
 
 def _key(text: str | None) -> Key | None:
     return None if text is None else tuple(json.loads(text))
+
+
+def _reason(error: OSError | sqlite3.Error) -> str:
+    return (error.strerror or type(error).__name__).lower() if isinstance(error, OSError) else str(error)

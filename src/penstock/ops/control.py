@@ -103,17 +103,25 @@ def ask(state: Path, question: str, **details: Any) -> Any:
     """Ask the deployment that runs with this state folder."""
     path = state / _NAME
     pointer = path.with_suffix(".path")
-    if pointer.exists():
-        path = Path(pointer.read_text()) / _NAME
     try:
+        if pointer.exists():
+            path = Path(pointer.read_text()) / _NAME
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(_PATIENCE_S)
             asking.connect(str(path))
             asking.sendall(json.dumps({"ask": question, **details}).encode() + b"\n")
             said = json.loads(_line(asking))
-    except (OSError, ValueError) as error:
+    except PermissionError:
+        raise OperatorError(
+            f"the state in {state} belongs to another user", hint="Ask as the user of penstock run."
+        ) from None
+    except TimeoutError:
+        raise RetryableError(
+            f"the run with the state in {state} does not answer within {_PATIENCE_S:.0f} s", hint="See its log."
+        ) from None
+    except (OSError, ValueError):
         raise NothingRunsError(
-            f"nothing runs with the state in {state} ({type(error).__name__})",
+            f"nothing runs with the state in {state}",
             hint="Start it with penstock run, or name the deployment with --config.",
         ) from None
     if "error" in said:

@@ -75,17 +75,18 @@ Respond = Callable[[Request], Response]
 
 
 class HttpServer:
-    """Answers at an address until `close`. `setting` is what the deployment calls the address."""
+    """Answers at an address until `close`. `setting` is the key of [server] that names it, `serves` what it is for."""
 
-    def __init__(self, address: str, respond: Respond, setting: str) -> None:
+    def __init__(self, address: str, respond: Respond, setting: str, serves: str) -> None:
         self._host, self._port = parse_address(address)
         self._respond, self._setting = respond, setting
         self._closing = threading.Event()
         self._server: _Server | None = None
         if not self._bind():
             log.warning(
-                "%s %s is in use by another process: nothing is served there until it is free. %s in penstock.toml "
-                "names another one.", setting, address, setting,
+                "%s is in use by another process (another penstock run?): %s of this one are served there when it is "
+                "free. To have them now, name another address in penstock.toml: [server] %s = \"%s:%d\"",
+                address, serves, setting, address.rpartition(":")[0], (self._port + 10) % 65536,
             )  # fmt: skip
         self._thread = threading.Thread(target=self._serve, name=f"penstock-http-{self._port}", daemon=True)
         self._thread.start()
@@ -104,7 +105,7 @@ class HttpServer:
             if error.errno == errno.EADDRINUSE:
                 return False
             raise ConfigError(
-                f"{self._setting} {self._host}:{self._port} cannot be used: {error.strerror}",
+                f"server.{self._setting} {self._host}:{self._port} cannot be used: {error.strerror}",
                 hint="Name an address of this machine, such as 127.0.0.1:9465, in [server].",
             ) from None
         return True

@@ -1,13 +1,15 @@
 """Keeping views current: a loop for whoever has a thread to spare, and a thread for whoever has not.
 
-Guarantees: passing trouble is borne, with growing waits, and told in the log; what somebody has to mend ends the loop,
-and stands in the view's status. A view that lies still is asked again after a pause, sooner where changes come.
+Guarantees: passing trouble is borne, with growing waits, and told in the log, though not with every try; what somebody
+has to mend ends the loop, and stands in the view's status. A view that lies still is asked again after a pause, sooner
+where changes come.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +20,7 @@ from penstock.reference.view import ReferenceView
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
+_TELL_AGAIN_S = 30.0
 
 
 def keep_current(
@@ -28,7 +31,7 @@ def keep_current(
     after_each: Callable[[ReferenceView], None] = lambda view: None,
 ) -> None:
     """Update the views in turn until told to stop; raises what somebody has to mend. `after_each` sees each."""
-    failures = 0
+    trouble = _Trouble()
     while not stop.is_set():
         count = 0
         try:
@@ -36,14 +39,40 @@ def keep_current(
                 count += view.update()
                 after_each(view)
         except RetryableError as error:
-            wait_s = replication.backoff_s(failures)
-            log.warning("a view was not updated, again in %.1f s: %s", wait_s, error)
-            failures += 1
-            stop.wait(wait_s)
+            stop.wait(trouble.bear(error))
             continue
-        failures = 0
+        trouble.end()
         if not count:
             stop.wait(pause_s)
+
+
+class _Trouble:
+    """Passing trouble, told when it begins or changes, now and then while it lasts, and when it is over."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._message = ""
+        self._since = self._told = 0.0
+
+    def bear(self, error: RetryableError) -> float:
+        """It failed: how long to wait before the next try."""
+        now, wait_s = time.monotonic(), replication.backoff_s(self._failures)
+        if not self._failures:
+            self._since = now
+        self._failures += 1
+        if error.message != self._message:
+            self._message, self._told = error.message, now
+            log.warning("no update: %s. Trying again until it works. %s", error.message, error.hint)
+        elif now - self._told >= _TELL_AGAIN_S:
+            self._told = now
+            log.warning("no update for %.0f s, %d tries: %s", now - self._since, self._failures, error.message)
+        return wait_s
+
+    def end(self) -> None:
+        """It works."""
+        if self._failures:
+            log.info("updating again, after %.0f s and %d tries", time.monotonic() - self._since, self._failures)
+        self._failures, self._message = 0, ""
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class Store:
         self._generation = 0
         self._base_bytes = self._log_bytes = 0
         self._behind = True  # the files do not hold what the view does: only a new generation will do
-        with _translated(self._folder):
+        with _translated(self._folder, may_be_absent=False):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock: IO[str] | None = open(self._folder / "lock", "a")  # noqa: SIM115 - held until close
         try:
@@ -260,13 +260,16 @@ def _damaged(folder: Path, name: str) -> OperatorError:
 
 
 @contextmanager
-def _translated(folder: Path) -> Iterator[None]:
-    """Turn errors of the file system into ours; Arrow's own words are left out, they may quote a value."""
+def _translated(folder: Path, *, may_be_absent: bool = True) -> Iterator[None]:
+    """Turn errors of the file system into ours; Arrow's own words are left out, they may quote a value.
+
+    That a file is not there is mostly an answer, which the caller takes.
+    """
     try:
         yield
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if may_be_absent and isinstance(error, FileNotFoundError):
+            raise
         raise DiskError(
             f"{folder} cannot be used: {error.strerror}", hint="Check the path, its owner and the disk."
         ) from None
