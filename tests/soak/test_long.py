@@ -36,7 +36,7 @@ from tests.fixtures.trade import Trade
 from tests.fixtures.watches import Watch
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "1"))
-PAUSE_S = 1.0  # between two transactions of the writer: with all the rest about a tenth of a core
+PAUSE_S = 0.5  # between two transactions of the writer: with all the rest about a tenth of a core
 RESULT = Path(__file__).with_name("last-long-run.txt")
 
 DAYS = """
@@ -186,8 +186,8 @@ def live(run: Run, watch: Watch, operations: Operations, rng: random.Random) -> 
     lost = False
     while watch.share < 1:
         with Writer(run.deployment.database, rng, pause_s=PAUSE_S) as writer:
-            for _ in range(3):
-                pass_time(rng.uniform(2, 14))
+            for _ in range(12):
+                pass_time(rng.uniform(1, 5))
                 operations.next()
                 if not lost and watch.share > 1 / 3:
                     operations.lose_node()
@@ -195,7 +195,7 @@ def live(run: Run, watch: Watch, operations: Operations, rng: random.Random) -> 
         written += writer.done
         run.catch_up()
         # A rest longer than the slot stands still by itself.
-        pass_time(max(0.0, min(75.0, MINUTES * 4, (1 - watch.share) * MINUTES * 60)))
+        pass_time(max(0.0, min(65.0, MINUTES * 4, (1 - watch.share) * MINUTES * 60)))
     return written
 
 
