@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from penstock.errors import ConfigError, OperatorError, UnavailableError
 from penstock.ops.http import HttpServer, is_loopback, parse_address
 from penstock.ops.http_access import Access, read_token
-from penstock.ops.http_private import ACT, READ, Private
+from penstock.ops.http_private import ACT, PAGE, READ, Private
 from penstock.ops.http_public import Public
 from tests.fixtures.waiting import wait_until
 
@@ -107,7 +108,7 @@ def test_the_public_address_tells_health_and_readiness_and_nothing_else() -> Non
 
 
 def test_the_page_is_for_everybody_and_each_answer_for_who_holds_the_token(address: str, token: str) -> None:
-    for path in ("/", "/page.css", "/page.js"):
+    for path in PAGE:
         found = ask(address, path)
         assert (found.status, token.encode() in found.body) == (200, False), path
     for name in {*READ, *ACT}:
@@ -125,6 +126,22 @@ def test_the_page_is_for_everybody_and_each_answer_for_who_holds_the_token(addre
     assert found.json == {"asked": "search", "action": "list", "index": "users", "query": "a b"}
     acted = ask(address, "/quarantine", "POST", {"action": "replay"}, Authorization=f"Bearer {token}", **JSON)
     assert acted.json == {"asked": "quarantine", "action": "replay"}
+
+
+def test_the_page_loads_each_of_its_files_and_no_other(address: str) -> None:
+    """A browser refuses a script of another content type; a file that nothing asks for is not served in vain."""
+    kinds = {"/": "text/html", ".css": "text/css", ".js": "text/javascript"}
+    loaded, waiting = set[str](), ["/"]
+    while waiting:
+        path = waiting.pop()
+        loaded.add(path)
+        found = ask(address, path)
+        assert found.status == 200, path
+        assert found.headers["Content-Type"] == f"{kinds[Path(path).suffix or path]}; charset=utf-8"
+        text = found.body.decode()
+        named = re.findall(r'(?:src|href)="(/[\w.]+)"', text) + re.findall(r'from "\.(/\w+\.js)";', text)
+        waiting += [one for one in named if one not in loaded]
+    assert loaded == set(PAGE)
 
 
 def test_a_link_lets_one_browser_in_once(address: str, token: str, clock: Clock) -> None:

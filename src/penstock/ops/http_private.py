@@ -20,11 +20,10 @@ from penstock.ops.http_access import Access
 
 Answer = Callable[[Mapping[str, Any]], Any]
 
-_PAGE = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-}
+_FILES = resources.files("penstock.ops").joinpath("page")
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+PAGE = {"/": "index.html"} | {f"/{one.name}": one.name for one in _FILES.iterdir() if one.name != "index.html"}
+"""The page's files by their paths: the page, its style and its scripts."""
 READ = ("status", "history", "indexes", "changes", "search", "document", "quarantine")
 """What can be asked for: the path is the name."""
 ACT = ("reindex", "quarantine")
@@ -47,9 +46,10 @@ class Private:
 
     def _respond(self, asked: Request) -> Response:
         reading = asked.method in ("GET", "HEAD")
-        if reading and asked.path in _PAGE:
-            name, kind = _PAGE[asked.path]
-            return Response(resources.files("penstock.ops").joinpath("page", name).read_bytes(), content_type=kind)
+        if reading and asked.path in PAGE:
+            name = PAGE[asked.path]
+            kind = _KINDS[name[name.rindex(".") :]]
+            return Response(_FILES.joinpath(name).read_bytes(), content_type=f"{kind}; charset=utf-8")
         if not reading and (wrong := _is_foreign(asked)):
             return refused(403, wrong)
         if asked.path == "/session" and asked.method == "POST":
