@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from tests.fixtures.flatness import MB, Figure, Sample, figures, measure, table
+from tests.fixtures.flatness import MB, Figure, Sample, figures, measure, supersedes, table
 
 SAMPLES = 24
 
@@ -91,3 +91,15 @@ def test_processes_that_are_gone_hold_nothing() -> None:
     gone = psutil.Process(child.pid)
     child.wait()
     assert set(measure("gone", [gone]).values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "newer", "kept"),
+    [(60, False, False), (61, False, False), (59, False, True), (30, True, False), (29, True, True)],
+)
+def test_a_kept_result_gives_way_to_as_long_a_run_or_to_half_an_hour_of_newer_code(
+    minutes: float, newer: bool, kept: bool
+) -> None:
+    """And its first line is what tells."""
+    result = "2026-11-16, commit abc1234, for 60 minutes: flat\n"
+    assert supersedes(result, minutes, lambda commit: newer and commit == "abc1234") is not kept
