@@ -173,6 +173,9 @@ class DocumentBuilder(Protocol):
         Raises RetryableError when that takes too long: a commit may wait for its synchronous standby for hours.
         """
 
+    def rest(self) -> None:
+        """Give connections back that are not in use; the next call opens them again."""
+
 
 class ColumnType(NamedTuple):
     """A column's SQL type as the catalog spells it, and whether it may be null.

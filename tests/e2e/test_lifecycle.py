@@ -353,3 +353,36 @@ def test_at_rest_no_table_is_read(deploy: Deploy) -> None:
     deployed.judge()
     wait_until(lambda: execute(counted) > before, 60, "the counters to move, now that something is built")
     assert run.stop() == 0
+
+
+# What reads rows, by how its last statement began; looks at the catalog are others.
+READING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND query ~ '^(SELECT t0[.]|SELECT pg_current_snapshot|SET plan_cache)'
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("spread", [False, True])
+def test_connections_stay_within_their_bound(deploy: Deploy, node: Node, spread: bool) -> None:
+    """E69: of every process together, while an index is seeded and rows change; a task that is done keeps none."""
+    deployed = deploy(node)
+    execute = deployed.database.execute
+    execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, %s) n", ROOTS)
+    deployed.write(**CUSTOMERS)
+    run, seen = deployed.start(spread=spread), set[int]()
+
+    def is_live() -> bool:
+        ((reading,),) = execute(READING)
+        seen.add(reading)
+        if len(seen) > 1:  # the seed has begun
+            execute("UPDATE customer SET name = name || '.' WHERE id % 500 = 0")
+        told = run.status()
+        return bool(told and told["indexes"]["customers"]["phase"] == "live")
+
+    run.wait(is_live, START_S, "the seed to end")
+    assert max(seen) in (3, 4), "seeds have two, live has one or two"
+    run.catch_up()
+    deployed.judge()
+    wait_until(lambda: execute(READING) <= [(2,)], what="every task to let go")
+    assert run.stop() == 0

@@ -176,8 +176,24 @@ def test_connections_are_bounded(story18: Story) -> None:
     with sessions.borrow() as again:
         assert again is one
     sessions.close()
-    with pytest.raises(ConfigError, match="two connections or more"):
-        PgDocumentBuilder(spec(s=SHELF), story18.database.url, max_connections=1)
+    with pytest.raises(ConfigError, match="at least one connection"):
+        PgDocumentBuilder(spec(s=SHELF), story18.database.url, max_connections=0)
+
+
+def test_one_connection_is_free_for_the_next_chunk_while_the_last_is_written(story18: Story) -> None:
+    """E69: two chunks in flight over one connection, which nobody holds when the builder rests."""
+    story18.execute(SHELVES + "INSERT INTO shelf SELECT n, 'x' FROM generate_series(1, 25) n")
+    url = f"{story18.database.url}?application_name=resting"
+    others = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'resting'"
+    with PgDocumentBuilder(spec(s=SHELF), url, max_connections=1, chunk_keys=10) as built:
+        first, second = built.build_range("s", None, ("10",)), built.build("s", [(str(n),) for n in range(11, 21)])
+        assert [len(next(first).ids), len(next(second).ids)] == [10, 10]  # the first is not at its end yet
+        assert [len(one.ids) for one in (*first, *second)] == []
+        assert [len(found.ids) for found in built.build_range("s", None, None)] == [10, 10, 5]
+        assert story18.execute(others) == [(1,)]
+        built.rest()
+        wait_until(lambda: story18.execute(others) == [(0,)], what="the connection to be closed")
+        assert [len(found.ids) for found in built.build_range("s", ("20",), None)] == [5]
 
 
 def test_a_small_build_reads_little_whatever_the_tables_hold(story18: Story) -> None:

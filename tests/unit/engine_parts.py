@@ -52,6 +52,9 @@ class MemoryBuilder:
         for at in range(0, len(distinct), self.chunk_keys):
             yield distinct[at : at + self.chunk_keys]
 
+    def rest(self) -> None:
+        self.journal.append(("rest",))
+
     def truncated(self, index: str, changes: pa.RecordBatch) -> Extent:
         return self.extents.get(index, Extent.NONE)
 

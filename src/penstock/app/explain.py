@@ -51,7 +51,7 @@ def explain(deployment: Deployment, index: str, id: str, *, values: bool) -> dic
     except NothingRunsError:
         pass
     if not (folder / "state.sqlite").exists():  # never run: there is the database alone
-        with closing(open_builder(deployment)) as builder:
+        with closing(open_builder(deployment, 1)) as builder:
             told = _sources(connection_settings(deployment), builder, index, id, values)
         return told | {"sinks": [], "quarantine": []}
     from penstock.app.reconcile import prepare_alone

@@ -27,11 +27,22 @@ if TYPE_CHECKING:
 _TEXTS = {LeafType.TEXT, LeafType.IDENTIFIER, LeafType.KEYWORD, LeafType.ENUM}
 
 
-def open_builder(deployment: Deployment) -> PgDocumentBuilder:
+def shares(deployment: Deployment) -> tuple[int, int]:
+    """Of the deployment's connections, how many live may have (two at least), and how many tasks that seed."""
+    seeds = deployment.source.max_connections // 2
+    return deployment.source.max_connections - seeds, seeds
+
+
+def own_connections(deployment: Deployment) -> int:
+    """How many connections the process that runs the deployment may have: all but those of tasks that seed."""
+    has_tasks = any(isinstance(sink, OpenSearchSink) for sink in deployment.sinks)
+    return shares(deployment)[0] if has_tasks else deployment.source.max_connections
+
+
+def open_builder(deployment: Deployment, connections: int) -> PgDocumentBuilder:
     """The builder of every enabled index."""
     spec = SourceSpec([index.schema for index in deployment.enabled])
-    most = max(2, deployment.source.max_connections)
-    return PgDocumentBuilder(spec, connection_settings(deployment), max_connections=most)
+    return PgDocumentBuilder(spec, connection_settings(deployment), max_connections=connections)
 
 
 def open_parts(
@@ -40,8 +51,8 @@ def open_parts(
     sinks: Sequence[str],
     builder: PgDocumentBuilder | None = None,
 ) -> Parts:
-    """A builder, and for each index the sinks of these names, opened."""
-    builder = builder or open_builder(deployment)
+    """A builder, and for each index the sinks of these names, opened. A task, which gives none, has one connection."""
+    builder = builder or open_builder(deployment, 1)
     chosen = [open_sink(config, deployment) for config in deployment.sinks if config.name in sinks]
     return Parts(builder, open_indexes(deployment, origins, builder.spec, chosen))
 

@@ -23,7 +23,7 @@ from penstock.app import build_capture, source_rules
 from penstock.app.generations import as_rolled_back, extended, growing, kept_beside, meant
 from penstock.app.marking import look_at_shapes
 from penstock.app.origins import Origins, index_of, is_outgoing
-from penstock.app.parts import open_builder, open_parts
+from penstock.app.parts import open_builder, open_parts, own_connections, shares
 from penstock.app.prepared import Prepared
 from penstock.app.reindex import heirs
 from penstock.config.connection import connection_settings
@@ -91,7 +91,7 @@ def prepare(deployment: Deployment) -> Prepared:
     hashes = {name: outgoing[index_of(name)].hashes for name in beside}
     epochs |= {name: outgoing[index_of(name)].epoch for name in beside}
     origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes, grown)
-    builder = open_builder(deployment)
+    builder = open_builder(deployment, own_connections(deployment))
     present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
     parts = open_parts(deployment, origins, present, builder)
     fit = Prepared(deployment, settings, bound, state, builder, parts, origins, lineage, found is None, stopped)
@@ -209,7 +209,7 @@ def pipeline(
 
 def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
     from penstock.spark.pipeline import Plan
-    from penstock.spark.spread import Opener
+    from penstock.spark.spread import Opener, Shares
 
     deployment, parts, sources = prepared.deployment, prepared.parts, prepared.origins.indexes
     portable = for_tasks(deployment)
@@ -246,6 +246,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         reopened=lambda: _plan(prepared.reopened(), socket, most_rows),
         roll=_roll(prepared, lambda changed: _plan(changed, socket, most_rows)),
         heirs=heirs(prepared, lambda changed: _plan(changed, socket, most_rows)),
+        connections=Shares(*shares(deployment)),
     )
 
 

@@ -58,8 +58,8 @@ class PgDocumentBuilder:
         chunk_bytes: int = 8 << 20,
         settle_timeout_s: float = 60.0,
     ) -> None:
-        if max_connections < 2 or chunk_keys < 1 or chunk_bytes < 1:
-            raise ConfigError("a builder needs two connections or more, and chunks of at least one key and one byte")
+        if max_connections < 1 or chunk_keys < 1 or chunk_bytes < 1:
+            raise ConfigError("a builder needs at least one connection, and chunks of at least one key and one byte")
         self._given = spec
         self._settings = resolve(connection_url) if isinstance(connection_url, str) else connection_url
         self._sessions = Sessions(self._settings, max_connections)
@@ -82,6 +82,10 @@ class PgDocumentBuilder:
     def close(self) -> None:
         """Give the connections back; those of open iterators follow when these end."""
         self._sessions.close()
+
+    def rest(self) -> None:
+        """Give connections back that are not in use; the next call opens them again."""
+        self._sessions.rest()
 
     @property
     def spec(self) -> SourceSpec:
@@ -177,9 +181,13 @@ class PgDocumentBuilder:
         """The documents with `after` < key <= `upto`; None leaves that end open."""
         plan = self._plan.index(index)
         statement = plan.by_range[after is not None, upto is not None]
+        last = Documents(index, [], [])  # held back: at the end of the rows, the connection is free for others
         for found in self._gathered(index, self._rows(plan, statement, [*(after or ()), *(upto or ())]), {}):
-            if found.ids:
-                yield found
+            if last.ids:
+                yield last
+            last = found
+        if last.ids:
+            yield last
 
     def keys(self, index: str, ids: Collection[str]) -> Mapping[str, Key]:
         """The keys of documents by their ids; an id that no key of the index gives is left out."""

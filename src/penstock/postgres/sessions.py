@@ -164,10 +164,16 @@ class Sessions:
         """Close those that are idle; the others follow when they are given back."""
         with self._changed:
             self._closed = True
+        self.rest()
+
+    def rest(self) -> None:
+        """Close those that are idle."""
+        with self._changed:
             for session in self._idle:
                 session.close()
             self._open -= len(self._idle)
             self._idle.clear()
+            self._changed.notify_all()
 
     def _take(self) -> Session:
         deadline = time.monotonic() + self._wait_s

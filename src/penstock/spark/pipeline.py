@@ -34,7 +34,7 @@ from penstock.spark import direct, failures, spread
 from penstock.spark.absence import Absence, Roll
 from penstock.spark.seeds import Seeder
 from penstock.spark.source import PenstockSource
-from penstock.spark.spread import Opener
+from penstock.spark.spread import Opener, Shares
 from penstock.spark.succession import Heirs, Succession
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class Plan:
     `parts` are this process's, with every sink; `opener` gives tasks theirs, with the sinks of these names. `seeds` are
     the sinks (by name) that each index has still to be seeded into. `misfits` asks the database which indexes it no
     longer fits, and why: by its catalog, or, where something failed, by everything that `check` knows. `without` is the
-    plan for the others; `reopened` the same plan with the sinks' indexes opened again.
+    plan for the others; `reopened` the same plan with the sinks' indexes opened again. Of `connections`, each task has
+    one.
     """
 
     options: Mapping[str, str]
@@ -74,6 +75,7 @@ class Plan:
     reopened: Callable[[], Plan]
     roll: Roll
     heirs: Heirs
+    connections: Shares
 
     def shared(self) -> list[str]:
         """The names of the sinks that several processes may write to."""
@@ -303,8 +305,9 @@ class Pipeline:
         self.report.batch(tally, end, fetched is not None, Course(seconds, commits, changed))
 
     def _spread(self, frame: DataFrame, watched: Mapping[str, Any]) -> tuple[Tally, Lsn]:
-        """The batch, by Spark's tasks."""
-        found = spread.resolve(frame, self.plan.opener(()))
+        """The batch, by Spark's tasks, which have this process's connections meanwhile."""
+        self.plan.parts.builder.rest()
+        found = spread.resolve(frame, self.plan.opener(()), self.plan.connections.live)
         try:
             for index, extent in found.extents.items():
                 self._truncated(index, extent, found.version)

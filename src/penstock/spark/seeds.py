@@ -71,7 +71,7 @@ class Seeder:
         filled = {sink for sinks in self._plan.seeds.values() for sink in sinks}
         if names := [name for name in self._plan.shared() if name in filled]:
             try:
-                spread.warm_up(self.pipeline.spark, self._plan.opener(names))
+                spread.warm_up(self.pipeline.spark, self._plan.opener(names), self._plan.connections.seeds)
             except PenstockError as error:
                 log.debug("tasks could not open their parts: %s", error)
 
@@ -154,7 +154,8 @@ class Seeder:
         def fill(wave: Sequence[Chunk]) -> tuple[Sequence[Chunk], Tally]:
             return wave, self._fill(seed, wave, sinks)
 
-        for wave, tally in batch.in_flight(fill, waves):
+        at_work = batch.in_flight if self._plan.connections.seeds >= batch.IN_FLIGHT else map
+        for wave, tally in at_work(fill, waves):
             if not self._is_under_way(seed):
                 return
             documents = tally.written.get(seed.index, 0)
@@ -172,7 +173,8 @@ class Seeder:
         tally = Tally()
         if shared:
             opener = self._plan.opener(sorted(sink.name for sink in shared))
-            tally = spread.seed(self.pipeline.spark, seed.index, wave, opener, seed.version)
+            tasks = max(1, self._plan.connections.seeds // batch.IN_FLIGHT)
+            tally = spread.seed(self.pipeline.spark, seed.index, wave, opener, seed.version, tasks)
         if single:
             parts = replace(self._plan.parts, sinks={seed.index: single})
             own = batch.seeded(parts, seed.index, [(chunk.after, chunk.upto) for chunk in wave], seed.version)

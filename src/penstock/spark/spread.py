@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,9 +47,14 @@ class Opener:
     token: str = ""
     """Tells one deployment's parts from another's, in workers that serve several."""
 
-    def parts(self) -> Parts:
-        """The parts of this process."""
-        return _opened(self.token, self)
+    @contextmanager
+    def parts(self) -> Iterator[Parts]:
+        """The parts of this process; no connection to the database outlives the block."""
+        parts = _opened(self.token, self)
+        try:
+            yield parts
+        finally:
+            parts.builder.rest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Opener) and self.token == other.token
@@ -62,11 +68,19 @@ def _opened(token: str, opener: Opener) -> Parts:
     return opener.open(*opener.arguments)
 
 
+class Shares(NamedTuple):
+    """How many connections to the database live and seeds may have: the parts of one bound."""
+
+    live: int
+    seeds: int
+
+
 @dataclass(slots=True)
 class Resolved:
     """The keys of a batch, spread over tasks and held there; what the driver has to know of them."""
 
     frame: DataFrame
+    tasks: int
     version: Lsn = Lsn.ZERO
     changes: int = 0
     extents: dict[str, Extent] = field(default_factory=dict)
@@ -76,12 +90,12 @@ class Resolved:
         self.frame.unpersist()
 
 
-def resolve(changes: DataFrame, opener: Opener) -> Resolved:
-    """Settle and resolve a batch; on return every task has."""
-    frame = changes.mapInArrow(functools.partial(_resolve, opener), _RESOLVED_SQL).persist()
+def resolve(changes: DataFrame, opener: Opener, tasks: int) -> Resolved:
+    """Settle and resolve a batch, in so many tasks at a time; on return every task has."""
+    frame = changes.coalesce(tasks).mapInArrow(functools.partial(_resolve, opener), _RESOLVED_SQL).persist()
     with telling():
         heads = frame.filter("key IS NULL").toArrow()
-    found = Resolved(frame)
+    found = Resolved(frame, tasks)
     for row in heads.to_pylist():
         found.version = Lsn(max(found.version, row["lsn"] or 0))
         if row["index"] is None:
@@ -94,7 +108,7 @@ def resolve(changes: DataFrame, opener: Opener) -> Resolved:
 
 def deliver(found: Resolved, opener: Opener, version: Lsn, watched: Mapping[str, Any]) -> Tally:
     """Build and write every key once, in the tasks; `watched` as `Parts` has it (seeding, aside)."""
-    keys = found.frame.filter("key IS NOT NULL").select("index", "key").distinct()
+    keys = found.frame.filter("key IS NOT NULL").select("index", "key").distinct().coalesce(found.tasks)
     return _gathered(keys.mapInArrow(functools.partial(_deliver, opener, version, watched), _TALLY_SQL))
 
 
@@ -113,33 +127,35 @@ def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
         yield last, chunk
 
 
-def warm_up(spark: Session, opener: Opener) -> None:
-    """Have a worker for each core, with its parts open."""
-    tasks = spark.sparkContext.defaultParallelism
+def warm_up(spark: Session, opener: Opener, tasks: int) -> None:
+    """Have so many workers with their parts open."""
     with telling():
         spark.range(0, tasks, 1, tasks).mapInArrow(functools.partial(_open, opener), _TALLY_SQL).toArrow()
 
 
-def seed(spark: Session, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn) -> Tally:
-    """Build and write some chunks of an index, in the tasks: one for each core, so that each keeps some in flight."""
-    tasks = min(len(chunks), spark.sparkContext.defaultParallelism)
+def seed(spark: Session, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn, most: int) -> Tally:
+    """Build and write some chunks of an index, in at most so many tasks: each keeps some in flight."""
+    tasks = min(len(chunks), most)
     shares = [chunks[at::tasks] for at in range(tasks)]
     numbers = spark.range(0, tasks, 1, tasks)
     return _gathered(numbers.mapInArrow(functools.partial(_seed, opener, index, version, shares), _TALLY_SQL))
 
 
 def _resolve(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for changes in batches:
-        if not changes.num_rows:
-            continue
-        parts = opener.parts()
-        settle(parts, changes)
-        lsn = pc.max(changes.column("_commit_lsn")).as_py()
-        extents = [(index, parts.builder.truncated(index, changes)) for index in parts.indexes]
-        heads = [(None, changes.num_rows), *((index, one) for index, one in extents if one is not Extent.NONE)]
-        yield _rows([index for index, _ in heads], None, [number for _, number in heads], lsn)
-        for index, keys in resolved(parts, changes):
-            yield _rows([index] * len(keys), [json.dumps(key) for key in keys], [0] * len(keys), lsn)
+    with opener.parts() as parts:
+        for changes in batches:
+            if changes.num_rows:
+                yield from _resolved(parts, changes)
+
+
+def _resolved(parts: Parts, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    settle(parts, changes)
+    lsn = pc.max(changes.column("_commit_lsn")).as_py()
+    extents = [(index, parts.builder.truncated(index, changes)) for index in parts.indexes]
+    heads = [(None, changes.num_rows), *((index, one) for index, one in extents if one is not Extent.NONE)]
+    yield _rows([index for index, _ in heads], None, [number for _, number in heads], lsn)
+    for index, keys in resolved(parts, changes):
+        yield _rows([index] * len(keys), [json.dumps(key) for key in keys], [0] * len(keys), lsn)
 
 
 def _rows(indexes: Sequence[str | None], keys: list[str] | None, numbers: list[int], lsn: int) -> pa.RecordBatch:
@@ -156,7 +172,9 @@ def _rows(indexes: Sequence[str | None], keys: list[str] | None, numbers: list[i
 def _deliver(
     opener: Opener, version: Lsn, watched: Mapping[str, Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    yield _told(delivered(replace(opener.parts(), **watched), _chunks(batches), version))
+    with opener.parts() as parts:
+        tally = delivered(replace(parts, **watched), _chunks(batches), version)
+    yield _told(tally)
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]]:
@@ -172,7 +190,8 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]
 
 def _open(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
-        opener.parts()
+        with opener.parts():
+            pass
     yield from ()
 
 
@@ -181,7 +200,9 @@ def _seed(
 ) -> Iterator[pa.RecordBatch]:
     for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
         ranges = [(chunk.after, chunk.upto) for chunk in shares[number]]
-        yield _told(seeded(opener.parts(), index, ranges, version))
+        with opener.parts() as parts:
+            tally = seeded(parts, index, ranges, version)
+        yield _told(tally)
 
 
 def _told(tally: Tally) -> pa.RecordBatch:
