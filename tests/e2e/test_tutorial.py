@@ -43,7 +43,7 @@ def test_the_page_leads_from_two_tables_to_an_index_that_follows_them(library: D
     library.execute(block("sql"))
     (tmp_path / "books.schema.yml").write_text(block("yaml"))
     (tmp_path / "penstock.toml").write_text(block("toml"))
-    check, sample, run, search, again, drop = commands("penstock")
+    check, sample, run, search, again, teardown = commands("penstock")
     (renaming,) = [words[-1] for words in commands("psql") if "UPDATE" in words[-1]]
     here = {"DATABASE_URL": library.url, "PENSTOCK_CONFIG": str(tmp_path)}
 
@@ -60,6 +60,7 @@ def test_the_page_leads_from_two_tables_to_an_index_that_follows_them(library: D
         wait_until(lambda: answer(again), 60, "the new name")
         assert answer(search) == "", "the old name is gone"
         assert pipeline.end() == 0, pipeline.err
-    words = [library.url if word == "$DATABASE_URL" else word for word in drop]
-    assert run_penstock(*words, "--yes").returncode == 0
+    assert run_penstock(*teardown, "--yes", **here).returncode == 0
     assert library.execute("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+    assert library.execute("SELECT FROM pg_publication") == []
+    assert not (tmp_path / ".penstock").exists()

@@ -7,6 +7,7 @@ once; handlers and the thread are gone when the block is left. Deliberately not:
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -33,6 +34,7 @@ class Ending:
         self._thread = threading.Thread(target=self._watch, name="penstock-ending", daemon=True)
 
     def __enter__(self) -> Self:
+        logging.getLogger().addFilter(_is_no_interrupt)
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         self._thread.start()
         return self
@@ -40,6 +42,7 @@ class Ending:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        logging.getLogger().removeFilter(_is_no_interrupt)
         os.write(self._write, b"x")
         self._thread.join()
         os.close(self._read)
@@ -70,6 +73,11 @@ class Ending:
             return
         self.requested.set()
         self._call()
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Spark's gateway logs an interrupt that meets it with its traceback; who pressed Ctrl-C twice knows of it."""
+    return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
 
 
 def _pipe() -> int | None:
