@@ -26,6 +26,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.demo.server import _free_port
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
 from tests.fixtures.flatness import LEAST_MINUTES, figures, supersedes, table
@@ -208,12 +209,14 @@ def test_nothing_grows_and_every_document_is_right(
     """E21, E75, E81, E83, E84: memory, descriptors, threads, connections, files, and the WAL that the slot holds."""
     deployed = deploy(start_node())
     deployed.database.execute(market.ROWS + TABLES)
-    deployed.top = 'on_error = "quarantine"'
+    public, private = _free_port(), _free_port()
+    addresses = f'public_address = "127.0.0.1:{public}"\nprivate_address = "127.0.0.1:{private}"'
+    deployed.top = f'on_error = "quarantine"\n[server]\n{addresses}'
     deployed.write(days=DAYS, **market.SCHEMAS)
     run = deployed.start()
     run.catch_up()
     operations = Operations(deployed, run, rng)
-    with Watch(run, MINUTES * 60) as watch:
+    with Watch(run, public, MINUTES * 60) as watch:
         written = live(run, watch, operations, rng)
     run.catch_up()
     deployed.judge(*market.SCHEMAS)
