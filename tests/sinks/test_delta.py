@@ -26,7 +26,7 @@ from penstock.model import Lsn
 from penstock.sinks import delta
 from penstock.sinks.delta import TOMBSTONE_S, DeltaSettings, DeltaSink
 from penstock.sinks.delta_memory import PROPERTY
-from penstock.sinks.delta_table import find, make
+from penstock.sinks.delta_table import Merge, find, make
 from tests.sinks.contract import INDEX, Rig, SinkContract, document, put, target
 
 
@@ -134,6 +134,26 @@ class TestCommits:
             "x": (6, False),
             "y": (5, True),
         }
+
+    def test_a_large_merge_is_the_other_engines_and_its_number_is_told_where_it_is_new(self, rig: Rig) -> None:
+        """E83: by what it may have to write anew; Delta on Spark would skip a commit whose number is not new."""
+        asked: list[tuple[int, Merge]] = []
+
+        class Engine:
+            def takes(self, uri: str, rewritten_bytes: int) -> bool:
+                assert uri == f"{rig.place}/{INDEX}"
+                return rewritten_bytes > 500
+
+            def merge(self, uri: str, rows: Any, merge: Merge) -> None:
+                asked.append((rows.num_rows, merge))
+
+        table = make(f"{rig.place}/{INDEX}", {})
+        for version, ids in (5, 2), (8, 2), (8, 1), (7, 2):
+            table.merge({str(n): (Lsn(version), document(n)) for n in range(ids)}, "a", Engine())
+        merged = [(count, one.application, one.number) for count, one in asked]
+        assert merged == [(2, "a", 8), (1, "a", None), (2, "a", None)], "the first found an empty table"
+        assert asked[0][1].rows_a_file and asked[0][1].rows_a_file >= 1000
+        assert {row["version"] for row in rows(rig.place)} == {5}
 
     def test_a_machines_own_maintenance_does_not_disturb(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         """Small files are joined by the sink, and whoever does it beside the sink is no trouble."""

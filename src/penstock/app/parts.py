@@ -95,9 +95,10 @@ def open_sink(config: SinkConfig, deployment: Deployment) -> Sink:
     if isinstance(config, DeltaSink):
         from penstock.sinks.delta import DeltaSettings
         from penstock.sinks.delta import DeltaSink as Delta
+        from penstock.spark.merging import fitting
 
         options = {key: secret.require() for key, secret in config.storage_options.items()}
-        return Delta(DeltaSettings(config.name, deployment.locate(config.path), options))
+        return Delta(DeltaSettings(config.name, deployment.locate(config.path), options), merging=fitting)
     if isinstance(config, ParquetSink):
         from penstock.sinks.parquet import ParquetSettings
         from penstock.sinks.parquet import ParquetSink as Parquet

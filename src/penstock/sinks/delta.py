@@ -23,7 +23,7 @@ from penstock.errors import BugError, DiskError, OperatorError
 from penstock.model import Lsn
 from penstock.sinks.columns import NO_TEXT, is_text
 from penstock.sinks.delta_memory import Memory, begin, read
-from penstock.sinks.delta_table import DocumentTable, Row, find, make, show
+from penstock.sinks.delta_table import DocumentTable, Merging, Row, find, make, show
 from penstock.sinks.local_file import WriterLock
 
 if TYPE_CHECKING:
@@ -74,10 +74,16 @@ class DeltaSink:
     shared = False
     exact = True
 
-    def __init__(self, settings: DeltaSettings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: DeltaSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+        merging: Callable[[], Merging | None] = lambda: None,
+    ) -> None:
         self.name = settings.name
         self._path, self._storage = settings.path.rstrip("/"), dict(settings.storage_options)
-        self._clock = clock
+        self._clock, self._merging = clock, merging
         self._lock = threading.RLock()
         self._writer_lock: WriterLock | None = None
         self._indexes: dict[str, _Index] = {}
@@ -245,7 +251,7 @@ class DeltaSink:
     def _merge(self, one: _Index) -> None:
         if not one.waiting:
             return
-        one.table.merge(one.waiting, one.memory.application)
+        one.table.merge(one.waiting, one.memory.application, self._merging())
         one.waiting, one.waiting_bytes = {}, 0
         one.merges += 1
         if one.merges % _COMPACT_EVERY == 0:

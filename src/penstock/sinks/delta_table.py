@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,7 +45,7 @@ SCHEMA = pa.schema(
 _COLUMNS = {name: f"s.{name}" for name in SCHEMA.names}
 # The write counts if its version is not lower. One that came before, and is equal in every way, changes nothing: no
 # file is written again, and the change feed does not tell of it twice.
-_COUNTS = (
+COUNTS = (
     "s.version > t.version OR (s.version = t.version AND (s.deleted <> t.deleted OR s.body IS DISTINCT FROM t.body))"
 )
 # A merge rewrites each file that holds a row it changes. So a table is kept in about this many files, whatever its size
@@ -60,11 +61,39 @@ _PROPERTIES = {
     "delta.logRetentionDuration": _KEPT,
     _FILE_SIZE: str(_SMALLEST_BYTES),
 }
+# No file of a merge is so small that it would only be joined again.
+_FEWEST_ROWS = 1000
 _TRIES = 8
 _FIRST_WAIT_S = 0.05
 
 Row = tuple[Lsn, bytes | None]
 """The version of a write, and its document; None is a tombstone."""
+
+
+class OvertakenError(Exception):
+    """Another writer's commit came between: do it again on top of that."""
+
+
+class Merge(NamedTuple):
+    """What a merge is told besides its rows: the application, its number where that is higher than before, and how many
+    rows a file may have, where that is known."""
+
+    application: str
+    number: int | None
+    rows_a_file: int | None
+
+
+class Merging(Protocol):
+    """Another engine that merges, where a merge is large."""
+
+    def takes(self, uri: str, rewritten_bytes: int) -> bool:
+        """Whether it is the better one for a merge into this table that may write so many bytes anew."""
+
+    def merge(self, uri: str, rows: pa.Table, merge: Merge) -> None:
+        """Take the rows (of `SCHEMA`) that `COUNTS`, in one commit, or none where nothing changes.
+
+        The number never decides. Raises OvertakenError where another writer's commit came between.
+        """
 
 
 class DocumentTable:
@@ -98,19 +127,43 @@ class DocumentTable:
             self._merged[application] = Lsn(number)
         return self._merged[application]
 
-    def merge(self, rows: Mapping[str, Row], application: str) -> None:
-        """Take the rows that are not older than what is there."""
+    def merge(self, rows: Mapping[str, Row], application: str, by: Merging | None = None) -> None:
+        """Take the rows that are not older than what is there; what is large, another engine does if it is given."""
         source = _arrow(rows)
         highest = max(version for version, _ in rows.values())
+        if by is not None and by.takes(self._uri, self._rewritten_bytes(len(rows))):
+            self._commit(lambda: self._merge_by(by, source, application, highest))
+            return
 
         def act() -> None:
             merger = self._table.merge(
                 source, "t.id = s.id", source_alias="s", target_alias="t", streamed_exec=False,
                 commit_properties=self.counted(application, highest),
             )  # fmt: skip
-            merger.when_matched_update(_COLUMNS, predicate=_COUNTS).when_not_matched_insert(_COLUMNS).execute()
+            merger.when_matched_update(_COLUMNS, predicate=COUNTS).when_not_matched_insert(_COLUMNS).execute()
 
         self._commit(act)
+
+    def _merge_by(self, engine: Merging, source: pa.Table, application: str, highest: Lsn) -> None:
+        before = self.merged(application) or Lsn.ZERO
+        number = int(highest) if highest > before else None
+        engine.merge(self._uri, source, Merge(application, number, self._rows_a_file()))
+        self._table.update_incremental()
+        self._merged[application] = max(highest, before)
+
+    def _rewritten_bytes(self, rows: int) -> int:
+        """About how many bytes of its files a merge writes anew, if the rows are all over the table."""
+        sizes = self._table.get_add_actions(flatten=True)["size_bytes"].to_pylist()
+        return int(sum(sizes)) * min(rows, len(sizes)) // max(len(sizes), 1)
+
+    def _rows_a_file(self) -> int | None:
+        """How many rows a file has that is as large as it should be; None where its files do not tell."""
+        files = self._table.get_add_actions(flatten=True)
+        counts = files["num_records"].to_pylist() if "num_records" in files.schema.names else [None]
+        if not counts or None in counts or not sum(counts):
+            return None
+        each = sum(files["size_bytes"].to_pylist()) / sum(counts)
+        return max(int(self.fitting_file_bytes() / each), _FEWEST_ROWS)
 
     def delete(self, upto: Lsn, application: str, *, only_tombstones: bool = False) -> None:
         """Remove the rows of versions not above `upto`."""
@@ -186,7 +239,7 @@ class DocumentTable:
                     with synced(self._uri, self._table.version(), self._gone):
                         act()
                     return
-                except CommitFailedError:
+                except (CommitFailedError, OvertakenError):
                     self._table.update_incremental()
             time.sleep(_FIRST_WAIT_S * 2**attempt * random.uniform(0.5, 1.5))
         raise RetryableError(
