@@ -54,8 +54,10 @@ pictures: .venv/test.stamp browser  ## the docs' pictures of the page, taken of 
 
 test-spark42: .venv-spark42/test.stamp  ## the smoke tests on the oldest PySpark that is supported
 	@.venv-spark42/bin/python -m pytest -q -m smoke tests/spark
+	@.venv-spark42/bin/python -m pytest -q tests/spark42
 	@{ echo "PySpark 4.2.1, $$(date -u +%F), all passed:"; \
-	  .venv-spark42/bin/python -m pytest -q --collect-only -m smoke tests/spark | grep ::; } > tests/spark/last-run-on-4.2.txt
+	  .venv-spark42/bin/python -m pytest -q --collect-only -m smoke tests/spark | grep ::; \
+	  .venv-spark42/bin/python -m pytest -q --collect-only tests/spark42 | grep ::; } > tests/spark/last-run-on-4.2.txt
 
 lint: .venv/test.stamp  ## ruff (rules and format) and the order of the layers
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "Mend it with: ruff check --fix . && ruff format ."; exit 1; }
