@@ -21,6 +21,21 @@ def test_what_is_written_is_told_to_each_who_watches_it_as_long_as_they_do() -> 
     assert watches.watched() == {("authors", "a")}
 
 
+def test_who_looks_at_the_same_documents_at_once_hears_of_each_by_itself() -> None:
+    """E83: a reconcile beside the verification of a reindex: neither misses what the other is told or lets go of."""
+    watches = Watches(threading.Lock())
+    first = watches.begin("books", ["a", "b"])
+    watches.note([("books", "a")])
+    second = watches.begin("books", ["b", "c"])
+    assert (first(), second()) == ({"a"}, set()), "what came before the second is the first one's"
+    watches.note([("books", "b")])
+    assert (first(), second()) == ({"a", "b"}, {"b"})
+    del first
+    assert watches.watched() == {("books", "b"), ("books", "c")}
+    watches.note([("books", "c")])
+    assert second() == {"b", "c"}
+
+
 class Batch:
     """A lock that tells whether somebody came for it."""
 
