@@ -206,7 +206,7 @@ def live(run: Run, watch: Watch, operations: Operations, rng: random.Random) -> 
 def test_nothing_grows_and_every_document_is_right(
     deploy: Callable[..., Deployed], start_node: Callable[..., Node], rng: random.Random
 ) -> None:
-    """E21, E75, E81, E83, E84: memory, descriptors, threads, connections, files, and the WAL that the slot holds."""
+    """E23, E32, E80, E81, E83: memory, descriptors, threads, connections, files, and the WAL that the slot holds."""
     deployed = deploy(start_node())
     deployed.database.execute(market.ROWS + TABLES)
     public, private = _free_port(), _free_port()
