@@ -7,6 +7,7 @@ module's docstring claims nothing.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ LINE = re.compile(r"^- \*\*(E\d{1,3})\*\* \((?:since (\d+\.\d+)|planned)\) \S", 
 NAME = re.compile(r"\bE(\d{1,3})\b(?:\s*[-–]\s*E(\d{1,3})\b)?")
 
 
+@functools.cache
 def lines() -> dict[str, str | None]:
     """Each line of the list, and the version since which it holds (None: planned)."""
     return {found[1]: found[2] for found in LINE.finditer(GUARANTEES.read_text())}
@@ -41,6 +43,7 @@ def claims_in(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield node.name, line
 
 
+@functools.cache
 def claims() -> dict[str, set[str]]:
     """The tests that name each line."""
     found: dict[str, set[str]] = {}

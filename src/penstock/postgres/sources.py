@@ -81,7 +81,7 @@ def _option_words(url: str) -> list[str]:
     if url.startswith(_SCHEMES):
         query = url.partition("?")[2]
         return [unquote(pair.partition("=")[0]) for pair in query.split("&") if pair]
-    return re.findall(r"(\w+)\s*=", url)
+    return re.findall(r"\b(\w+)\s*=", url)  # from the beginning of words on: else each letter of a long one is tried
 
 
 def _nearest(words: Iterable[str], known: Iterable[str]) -> str:
