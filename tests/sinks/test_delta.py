@@ -257,6 +257,40 @@ def test_a_crash_between_showing_and_remembering_is_mended_by_the_next_complete(
         assert rig.content() == {"x": 1, "y": 2}
 
 
+def test_readers_see_the_generation_they_leave_current_and_never_half_of_the_next(rig: Rig) -> None:
+    """E84, E85: through restarts and a crash in the moment of the change; one that nobody kept is not taken up."""
+    old = target("old", name=INDEX, source="system/1", beside=("system/2",))
+    after: dict[str, Any] = {"source": "system/2", "beside": ("system/1",)}
+    with rig.sink(source="system/1") as sink:
+        put(sink, 3, {"x": 1, "y": 1})
+        sink.complete(INDEX, Lsn(3))
+    for version in (5, 6):
+        with rig.sink(**after) as sink:
+            assert sink.shows(old)
+            sink.open(old)
+            for index in (INDEX, "old"):
+                put(sink, version, {"x": version}, index)
+            sink.flush()
+            assert rig.content() == {"x": version, "y": 1}
+    shutil.copytree(f"{rig.place}/_penstock/{INDEX}", f"{rig.place}/before")
+    with rig.sink(**after) as sink:
+        put(sink, 6, {"y": 6})
+        sink.complete(INDEX, Lsn(6))
+        assert rig.content() == {"x": 6, "y": 6}
+        assert not sink.shows(old)
+    shutil.rmtree(f"{rig.place}/_penstock/{INDEX}")
+    os.rename(f"{rig.place}/before", f"{rig.place}/_penstock/{INDEX}")
+    with rig.sink(**after) as sink:
+        assert not sink.shows(old), "it was shown; that was not remembered"
+        assert sink.seeded(INDEX) is None
+        sink.complete(INDEX, Lsn(6))
+    with rig.sink(source="system/3"):  # keeps nothing beside it
+        pass
+    with rig.sink(source="system/4", beside=("system/2",)) as sink:
+        assert not sink.shows(target("old", name=INDEX, source="system/2")), "it has missed changes"
+        assert rig.content() == {"x": 6, "y": 6}
+
+
 def test_what_is_not_ours_or_cannot_be_used_is_refused_in_a_sentence(rig: Rig, tmp_path: Path) -> None:
     """E89: somebody's table, a newer format, a file in place of the folder."""
     with rig.sink():

@@ -1,7 +1,8 @@
 """Documents in Delta tables: one table an index, kept current by MERGE on id and version.
 
 Readers read the table `PATH/NAME`; it appears, and later changes its generation, in one commit. A generation that is
-being seeded is kept in `PATH/_penstock/NAME`, which also remembers what has to be remembered. Guarantees: those of
+being seeded is kept in `PATH/_penstock/NAME`, which also remembers what has to be remembered; the one that readers see
+is written to meanwhile, too. Guarantees: those of
 `penstock.contracts.Sink`. Versions decide in the MERGE; a batch that comes again changes nothing and makes no commit,
 so the change feed tells each change once. A flush is one commit for each index that was written to. A delete leaves a
 row that says so, for a week at least. One process writes; on a path of this machine a second one is refused, elsewhere
@@ -22,7 +23,7 @@ from penstock.contracts import Held, Rejection, Target, Writes
 from penstock.errors import BugError, DiskError, OperatorError
 from penstock.model import Lsn
 from penstock.sinks.columns import NO_TEXT, is_text
-from penstock.sinks.delta_memory import Memory, begin, read
+from penstock.sinks.delta_memory import OUTGOING, PROPERTY, Memory, begin, read
 from penstock.sinks.delta_table import DocumentTable, Merging, Row, find, make, show
 from penstock.sinks.local_file import WriterLock
 
@@ -61,6 +62,10 @@ class _Index:
     vacuumed_s: float = 0.0
     is_shown: bool = False
     """Whether readers see this generation: then it is their table that is written to."""
+    role: str = PROPERTY
+    """The property by which it is remembered: its own, or that of the one that readers are about to leave."""
+    is_left: bool = False
+    """Whether readers have left it: there is nothing to write to any more."""
 
     @property
     def table(self) -> DocumentTable:
@@ -98,26 +103,46 @@ class DeltaSink:
                     f"sink {self.name}: {self._place(target.name)} is a Delta table of somebody else",
                     hint="Move it away, give the sink another path, or set a prefix in the deployment.",
                 )
-            place = self._place(_OURS, target.name)
-            workshop = find(place, self._storage)
-            memory = read(workshop.properties, place) if workshop else None
+            workshop = find(self._place(_OURS, target.name), self._storage)
+            memory, outgoing = self._remembered(workshop, target.name)
             if memory and workshop and (grown := memory.grown(target)) is not memory:
                 workshop.remember(grown.written())
                 memory = grown
-            if memory and workshop and memory.fits(target):
-                is_shown = readers is not None and readers.merged(memory.application) is not None
-                if is_shown or not memory.shown:
-                    self._indexes[target.index] = one = _Index(memory, readers, workshop, is_shown=is_shown)
-                    if memory.shown < is_shown:  # a crash came between
-                        self._remember(one, replace(memory, shown=True))
-                    self._purge(one)
-                    return
-            memory = begin(target, int(self._clock()))
-            self._indexes[target.index] = _Index(memory, readers, make(place, self._storage, memory.written()))
+            seen = _seen(readers, memory, outgoing)
+            if workshop and seen and seen is outgoing and seen.fits(target):
+                self._indexes[target.index] = _Index(seen, readers, workshop, is_shown=True, role=OUTGOING)
+            elif workshop and memory and memory.fits(target) and (seen is memory or not memory.shown):
+                self._go_on(target, _Index(memory, readers, workshop, is_shown=seen is memory), outgoing)
+            else:
+                self._begin(target, readers, seen)
+
+    def _go_on(self, target: Target, one: _Index, outgoing: Memory | None) -> None:
+        """With the current generation. One that readers are about to leave, and nobody keeps from now on, is let go."""
+        self._indexes[target.index] = one
+        if one.memory.shown < one.is_shown:  # a crash came between
+            self._remember(one, replace(one.memory, shown=True))
+        if outgoing and outgoing.source not in target.beside:
+            one.workshop.remember({OUTGOING: ""})
+        self._purge(one)
+
+    def _begin(self, target: Target, readers: DocumentTable | None, seen: Memory | None) -> None:
+        """A new generation; the one that readers see is remembered where it is kept beside it."""
+        memory = begin(target, int(self._clock()))
+        properties = memory.written()
+        if seen and seen.seeded and seen.source in target.beside:
+            properties |= seen.written(OUTGOING)
+            for other in self._indexes.values():
+                if other.memory.token == seen.token:
+                    other.role = OUTGOING
+        workshop = make(self._place(_OURS, target.name), self._storage, properties)
+        self._indexes[target.index] = _Index(memory, readers, workshop)
 
     def shows(self, target: Target) -> bool:
-        """No: readers have one table, and the generation that is seeded the other one."""
-        return False
+        """Whether it is what their table holds, complete, and missed nothing."""
+        readers = find(self._place(target.name), self._storage)
+        memory, outgoing = self._remembered(find(self._place(_OURS, target.name), self._storage), target.name)
+        seen = _seen(readers, memory, outgoing)
+        return seen is not None and seen.seeded is not None and seen.fits(target)
 
     def revive(self, target: Target) -> bool:
         """No: what was replaced is in the history of the table."""
@@ -146,6 +171,8 @@ class DeltaSink:
                 place = self._place(one.memory.name)
                 one.readers = show(one.workshop, place, self._storage, one.memory.application)
                 one.is_shown = True
+                for other in self._indexes.values():
+                    other.is_left |= other is not one and other.memory.name == one.memory.name
             one.memory = replace(one.memory, seeded=version, shown=True)
             one.workshop = make(self._place(_OURS, one.memory.name), self._storage, one.memory.written())
 
@@ -155,7 +182,7 @@ class DeltaSink:
         rejected = []
         with self._lock:
             one = self._known(index)
-            if writes.version < one.memory.floor:
+            if writes.version < one.memory.floor or one.is_left:
                 return []
             for id, body in zip(ids, bodies, strict=True):
                 if body is not None and not is_text(body):
@@ -179,7 +206,7 @@ class DeltaSink:
         """Delete what is not above the version, and remember it with the generation."""
         with self._lock:
             one = self._known(index)
-            if version < one.memory.floor:
+            if version < one.memory.floor or one.is_left:
                 return
             one.waiting = {id: row for id, row in one.waiting.items() if row[0] > version}
             self._remember(one, replace(one.memory, floor=version))
@@ -245,10 +272,17 @@ class DeltaSink:
             ) from None
 
     def _remember(self, one: _Index, memory: Memory) -> None:
-        one.workshop.remember(memory.written())
+        one.workshop.remember(memory.written(one.role))
         one.memory = memory
 
+    def _remembered(self, workshop: DocumentTable | None, name: str) -> tuple[Memory | None, Memory | None]:
+        """The current generation, and the one that readers were about to leave when it was begun."""
+        properties, place = workshop.properties if workshop else {}, self._place(_OURS, name)
+        return read(properties, place), read(properties, place, OUTGOING)
+
     def _merge(self, one: _Index) -> None:
+        if one.is_left:
+            one.waiting.clear()
         if not one.waiting:
             return
         one.table.merge(one.waiting, one.memory.application, self._merging())
@@ -270,6 +304,16 @@ class DeltaSink:
             one.table.delete(one.memory.purge_upto, one.memory.application, only_tombstones=True)
         upto = one.table.merged(one.memory.application) or Lsn.ZERO
         self._remember(one, replace(one.memory, purge_upto=upto, purge_s=now_s))
+
+
+def _is_seen(readers: DocumentTable | None, memory: Memory | None) -> bool:
+    """Whether it was shown in the readers' table."""
+    return readers is not None and memory is not None and readers.merged(memory.application) is not None
+
+
+def _seen(readers: DocumentTable | None, memory: Memory | None, outgoing: Memory | None) -> Memory | None:
+    """Which of the two readers see: once the current one was shown, it is not the other."""
+    return next((one for one in (memory, outgoing) if _is_seen(readers, one)), None)
 
 
 if TYPE_CHECKING:

@@ -17,6 +17,8 @@ from penstock.model import Lsn
 
 FORMAT = 1
 PROPERTY = "penstock.memory"
+OUTGOING = "penstock.outgoing"
+"""The property that holds the memory of the generation that readers see while its successor is filled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,11 @@ class Memory:
             return self
         return replace(self, schema_hash=target.schema_hash, seeded=None)
 
-    def written(self) -> dict[str, str]:
+    def written(self, name: str = PROPERTY) -> dict[str, str]:
         """The property that holds it."""
         seeded = None if self.seeded is None else str(self.seeded)
         lsns = {"floor": str(self.floor), "seeded": seeded, "purge_upto": str(self.purge_upto)}
-        return {PROPERTY: json.dumps({"format": FORMAT, **asdict(self), **lsns})}
+        return {name: json.dumps({"format": FORMAT, **asdict(self), **lsns})}
 
 
 def begin(target: Target, now_s: int) -> Memory:
@@ -69,11 +71,11 @@ def begin(target: Target, now_s: int) -> Memory:
     return Memory(target.name, target.schema_hash, target.source, secrets.token_hex(6), purge_s=now_s)
 
 
-def read(properties: Mapping[str, str], place: str) -> Memory | None:
+def read(properties: Mapping[str, str], place: str, name: str = PROPERTY) -> Memory | None:
     """What a table's properties hold, or None where nothing of ours is among them."""
-    if PROPERTY not in properties:
+    if not properties.get(name):
         return None
-    found = json.loads(properties[PROPERTY])
+    found = json.loads(properties[name])
     if found["format"] > FORMAT:
         raise OperatorError(
             f"{place} was written by a newer Penstock: its format is {found['format']}, this one reads up to {FORMAT}",
