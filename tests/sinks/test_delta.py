@@ -284,10 +284,15 @@ def test_readers_see_the_generation_they_leave_current_and_never_half_of_the_nex
         assert not sink.shows(old), "it was shown; that was not remembered"
         assert sink.seeded(INDEX) is None
         sink.complete(INDEX, Lsn(6))
+    left = target("old", name=INDEX, source="system/2")
+    with rig.sink(source="system/3", beside=("system/2",)) as sink:
+        assert sink.shows(left)
     with rig.sink(source="system/3"):  # keeps nothing beside it
         pass
+    with rig.sink(source="system/3", beside=("system/2",)) as sink:
+        assert not sink.shows(left), "it has missed changes"
     with rig.sink(source="system/4", beside=("system/2",)) as sink:
-        assert not sink.shows(target("old", name=INDEX, source="system/2")), "it has missed changes"
+        assert not sink.shows(left)
         assert rig.content() == {"x": 6, "y": 6}
 
 
