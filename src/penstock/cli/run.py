@@ -6,6 +6,7 @@ way, and what stays behind is printed; a bar shows each seed and its time to go 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ import click
 from penstock.cli import options
 from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, logged, option
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.app.prepared import Prepared
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
     from penstock.spark.pipeline import Pipeline
     from penstock.spark.spread import Session
+
+log = logging.getLogger(__name__)
 
 
 @click.command(cls=SectionedCommand, short_help="Seed the indexes, then keep them current.")
@@ -67,6 +71,12 @@ def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str,
             _tell_where(state, watching.page)
             try:
                 _show(pipeline)
+            except Exception as error:
+                if isinstance(error, PenstockError) or not ending.requested.is_set():
+                    raise
+                # A service manager signals every process of a service, and Spark's was quicker to end than the batch.
+                log.debug("Spark ended before the batch under way", exc_info=error)
+                click.echo("Spark was ended, too: the batch under way is done again by the next run.", err=True)
             finally:
                 control.close()
         _tell_what_stays(deployment)

@@ -1,0 +1,62 @@
+"""How `penstock run` ends, with everything but its ending played by stand-ins."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.cli import run as command
+from penstock.errors import OperatorError
+from tests.fixtures.waiting import wait_until
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """`stopped(error, by=…)`: the exit code of a run that a signal ends, while Spark fails with an error."""
+
+    def run(error: Exception, *, by: signal.Signals | None) -> int:
+        pipeline = SimpleNamespace(asked=False)
+        pipeline.stop = lambda: setattr(pipeline, "asked", True)
+
+        def show(_: object) -> None:
+            if by:
+                os.kill(os.getpid(), by)
+                wait_until(lambda: pipeline.asked, what="the pipeline to be asked to stop")
+            raise error
+
+        nothing = SimpleNamespace(close=lambda: None)
+        monkeypatch.setattr(command, "_start", lambda *_: pipeline)
+        monkeypatch.setattr(command, "_show", show)
+        monkeypatch.setattr("penstock.app.running.prepare", lambda _: nothing)
+        monkeypatch.setattr("penstock.app.commands.commands", lambda *_: {})
+        monkeypatch.setattr("penstock.ops.control.Control", lambda *_: nothing)
+        source = SimpleNamespace(slot="shop", publication="shop")
+        deployment: Any = SimpleNamespace(
+            source=source, prefix="", enabled=[], state=".penstock", locate=lambda path: str(tmp_path / path)
+        )
+        watching: Any = SimpleNamespace(page="", attach=lambda *_: {})
+        return command._run(deployment, watching, ("local[*]", {}), False)
+
+    return run
+
+
+def test_a_signal_that_ends_spark_as_well_ends_the_run_in_good_order(
+    stopped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A service manager signals all processes of a service: what Spark then fails with is no defect."""
+    assert stopped(ConnectionResetError("the JVM is gone"), by=signal.SIGTERM) == 0
+    shown = capsys.readouterr().err
+    assert "done again by the next run" in shown
+    assert "What stays: slot shop" in shown
+
+
+def test_what_fails_unasked_or_is_told_by_us_is_not_taken_for_the_end(stopped: Any) -> None:
+    with pytest.raises(ConnectionResetError):
+        stopped(ConnectionResetError("the JVM is gone"), by=None)
+    with pytest.raises(OperatorError, match="the disk is full"):
+        stopped(OperatorError("the disk is full"), by=signal.SIGTERM)
