@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +53,15 @@ def spark(engine: Engine) -> Iterator[SparkSession]:
     yield engine.get()
     engines.SETTINGS.clear()
     engines.SETTINGS |= before
+
+
+@pytest.fixture(autouse=True)
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A temporary folder for processes that a test starts, and kills: their JVM leaves files there."""
+    folder = tempfile.mkdtemp(prefix="s-")  # a short name: sockets lie below
+    monkeypatch.setenv("TMPDIR", folder)
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -169,6 +180,10 @@ def test_a_small_merge_is_left_to_delta_rs_and_files_stay_small(rig: Rig, spark:
     small._least_bytes = 1 << 20
     table.merge({str(n): (Lsn(3), body[n]) for n in range(10)}, "a", small)
     assert engines_of(rig.place) == ["delta-rs"] * 2
+    assert small.takes("gs://bucket/books", 1 << 20)
+    assert not small.takes("s3://bucket/books", 1 << 40), "two writers' commits would not be kept apart"
+    small._session.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3DynamoDBLogStore")
+    assert small.takes("s3://bucket/books", 1 << 40)
     table.merge({str(n): (Lsn(4), body[n]) for n in body}, "a", by_spark())
     assert engines_of(rig.place)[-1] == "Spark"
     counts = DeltaTable(place).get_add_actions(flatten=True)["num_records"].to_pylist()
