@@ -35,12 +35,14 @@ def named(text: str) -> set[str]:
     return found
 
 
-def claims_in(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def claims_in(tree: ast.Module | ast.ClassDef) -> Iterator[tuple[str, str]]:
     """(test, line) for every line that a test function or class names in its docstring."""
-    for node in ast.walk(tree):
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name.lower()[:4] == "test":
             for line in named(ast.get_docstring(node) or ""):
                 yield node.name, line
+        if isinstance(node, ast.ClassDef):
+            yield from claims_in(node)
 
 
 @functools.cache
