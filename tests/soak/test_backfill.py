@@ -46,7 +46,7 @@ def phase(run: Run) -> str:
 
 
 def test_the_memory_of_a_backfill_does_not_depend_on_the_rows(deploy: Callable[..., Deployed], node: Node) -> None:
-    """E54: of the driver, the JVM, its workers and the reader together, at a fiftieth of the rows and at all of them."""
+    """E54: of the driver, the JVM, its workers and the reader together, at a fiftieth of the rows and at all."""
     peaks = []
     for rows in (FEW, ROWS):
         deployed = deploy(node)

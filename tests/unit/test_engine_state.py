@@ -50,9 +50,9 @@ def test_an_index_without_cuts_is_one_chunk(state: State) -> None:
 
 def test_a_seed_goes_on_where_it_stood(state: State, tmp_path: Path) -> None:
     """E32: a restart does again only what was not durable."""
-    state.begin_seed(SEED, CUTS)
+    seed = state.begin_seed(SEED, CUTS)
     chunks = state.chunks_left("books")
-    state.finish_chunks(SEED, [chunks[0], chunks[2]], 1500)
+    state.finish_chunks(seed, [chunks[0], chunks[2]], 1500)
     with closing(again(state, tmp_path)) as found:
         assert found.seed("books") == Seed("books", "one", ("search", "copy"), Lsn(77), total=4, done=2, documents=1500)
         assert [chunk.number for chunk in found.chunks_left("books")] == [1, 3]
@@ -64,7 +64,7 @@ def test_what_a_killed_process_finished_is_remembered(tmp_path: Path) -> None:
         "import os, signal, sys; from pathlib import Path\n"
         "from penstock.engine.state import State, Seed; from penstock.model import Lsn\n"
         "state = State(Path(sys.argv[1])); seed = Seed('books', 'one', ('s',), Lsn(5))\n"
-        "state.begin_seed(seed, [('1',)])\n"
+        "seed = state.begin_seed(seed, [('1',)])\n"
         "state.finish_chunks(seed, state.chunks_left('books')[:1], 3); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
@@ -76,8 +76,7 @@ def test_what_a_killed_process_finished_is_remembered(tmp_path: Path) -> None:
 def test_a_new_seed_takes_the_place_of_the_old_one_and_of_nothing_else(state: State) -> None:
     other = Seed("authors", "one", ("search",), Lsn(5))
     for seed in (SEED, other):
-        state.begin_seed(seed, CUTS)
-        state.finish_chunks(seed, state.chunks_left(seed.index)[:1], 10)
+        state.finish_chunks(state.begin_seed(seed, CUTS), state.chunks_left(seed.index)[:1], 10)
         state.note_gone(seed.index, [("1", "x")])
     state.begin_seed(Seed("books", "two", ("search",), Lsn(99)), CUTS[:1])
     assert state.seed("books") == Seed("books", "two", ("search",), Lsn(99), total=2)
@@ -87,35 +86,37 @@ def test_a_new_seed_takes_the_place_of_the_old_one_and_of_nothing_else(state: St
 
 
 def test_an_ended_seed_is_forgotten_with_its_chunks(state: State) -> None:
-    state.begin_seed(SEED, CUTS)
+    seed = state.begin_seed(replace(SEED, sweeps=True), CUTS)
     state.note_gone("books", [("1", "x")])
-    assert state.end_seed(SEED)
+    assert state.end_seed(seed)
+    assert not state.begin_seed(SEED, []).sweeps
+    assert state.end_seed(state.begin_seed(SEED, []))
     assert (state.seed("books"), state.chunks_left("books"), state.gone("books")) == (None, [], [])
 
 
-def test_a_seed_that_lost_its_place_ends_nothing(state: State) -> None:
-    """E66: a TRUNCATE began another one while the last chunks of this one were written."""
-    state.begin_seed(SEED, CUTS)
+@pytest.mark.parametrize("version", [99, 77])
+def test_a_seed_that_lost_its_place_ends_nothing(state: State, version: int) -> None:
+    """E66: a TRUNCATE began another one while the last chunks of this one were written; or the same batch came again,
+    and what this one wrote was cleared."""
+    first = state.begin_seed(SEED, CUTS)
     before = state.chunks_left("books")
-    later = replace(SEED, version=Lsn(99))
+    later = replace(SEED, version=Lsn(version))
     state.begin_seed(later, CUTS)
     state.note_gone("books", [("1", "x")])
-    state.finish_chunks(SEED, before, 10)
-    assert not state.end_seed(SEED)
+    state.finish_chunks(first, before, 10)
+    assert not state.end_seed(first)
     assert state.seed("books") == replace(later, total=4)
     assert state.gone("books") == [("1", "x")]
 
 
-def test_what_is_done_of_a_seed_begun_again_is_told_by_the_range(state: State) -> None:
-    """E66: the same batch came again, and the table was cut elsewhere."""
-    state.begin_seed(SEED, CUTS)
-    before = state.chunks_left("books")
-    state.begin_seed(SEED, [CUTS[0], ("15", "c"), *CUTS[1:]])
-    state.finish_chunks(SEED, before, 10)
-    assert [(chunk.after, chunk.upto) for chunk in state.chunks_left("books")][:2] == [
-        (CUTS[0], ("15", "c")),
-        (("15", "c"), CUTS[1]),
-    ]
+def test_a_sweep_is_not_forgotten_before_a_seed_came_to_its_end(state: State, tmp_path: Path) -> None:
+    """E66: whatever is begun in its place."""
+    state.begin_seed(replace(SEED, sweeps=True), CUTS)
+    state.begin_seed(replace(SEED, version=Lsn(99)), CUTS)
+    with closing(again(state, tmp_path)) as found:
+        seed = found.seed("books")
+        assert seed and seed.sweeps and seed.version == Lsn(99)
+        assert found.end_seed(seed)
 
 
 def test_what_live_deleted_is_noted_once_and_exactly(state: State, tmp_path: Path) -> None:
@@ -170,9 +171,9 @@ def test_the_folder_is_its_users_own(state: State, tmp_path: Path) -> None:
 
 
 def test_threads_share_it(state: State) -> None:
-    state.begin_seed(SEED, [(str(n), "") for n in range(40)])
+    seed = state.begin_seed(SEED, [(str(n), "") for n in range(40)])
     chunks = state.chunks_left("books")[:40]
-    threads = [threading.Thread(target=state.finish_chunks, args=(SEED, [chunk], 10)) for chunk in chunks]
+    threads = [threading.Thread(target=state.finish_chunks, args=(seed, [chunk], 10)) for chunk in chunks]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -182,12 +183,12 @@ def test_threads_share_it(state: State) -> None:
 
 
 def test_a_write_that_fails_changes_nothing(state: State) -> None:
-    state.begin_seed(SEED, CUTS)
+    seed = state.begin_seed(SEED, CUTS)
     chunks = state.chunks_left("books")
     with pytest.raises(DiskError, match="could not be written"):
-        state.finish_chunks(SEED, [chunks[0], Chunk(object(), None, None)], 1)  # type: ignore[arg-type]
+        state.finish_chunks(seed, [chunks[0], Chunk(object(), None, None)], 1)  # type: ignore[arg-type]
     assert len(state.chunks_left("books")) == 4
-    state.finish_chunks(SEED, chunks[:1], 1)  # and it goes on
+    state.finish_chunks(seed, chunks[:1], 1)  # and it goes on
     assert len(state.chunks_left("books")) == 3
 
 

@@ -31,7 +31,7 @@ from tests.fixtures.release_files import BODIES, EXAMPLE, FOLDER, ORIGIN, SLOT, 
 RELEASES = sorted(path.name for path in FOLDER.iterdir())
 # Where the number of each format stands, and what it was when the newest release was made.
 FORMATS = {
-    "penstock.engine.state:FORMAT": 1,
+    "penstock.engine.state:FORMAT": 2,
     "penstock.sinks.local_file:FORMAT": 1,
     "penstock.sinks.opensearch_generation:FORMAT": 1,
     "penstock.sinks.delta_memory:FORMAT": 1,

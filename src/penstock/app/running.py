@@ -26,6 +26,7 @@ from penstock.app.origins import Origins, index_of, is_outgoing
 from penstock.app.parts import open_builder, open_parts, own_connections, shares
 from penstock.app.prepared import Prepared
 from penstock.app.reindex import heirs
+from penstock.app.rejoin import committed
 from penstock.config.connection import connection_settings
 from penstock.config.secrets import Secret
 from penstock.contracts import Key
@@ -324,9 +325,12 @@ def _connection_options(prepared: Prepared) -> dict[str, str]:
 
 
 def _confirmed(prepared: Prepared) -> Lsn:
-    """Where the slot stands, once it is there; with a new slot also: once what was running then is finished."""
-    deadline = time.monotonic() + _SLOT_WAIT_S
-    name = prepared.deployment.source.slot
+    """Where the slot stands, once it is there, or how far it was read and done: a server that crashed may set it back.
+
+    With a new slot also: once what was running then is finished.
+    """
+    deadline, deployment = time.monotonic() + _SLOT_WAIT_S, prepared.deployment
+    name = deployment.source.slot
     while time.monotonic() < deadline:
         with open_sql(prepared.settings) as connection:
             found = slot.inspect(connection, name)
@@ -335,7 +339,7 @@ def _confirmed(prepared: Prepared) -> Lsn:
                     running = "SELECT pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot())::text::bigint"
                     xids = [xid & 0xFFFFFFFF for (xid,) in slot.execute(connection, running)]
                     prepared.parts.builder.settle(xids)
-                return found.confirmed_flush_lsn
+                return max(found.confirmed_flush_lsn, committed(Path(deployment.locate(deployment.state))))
         time.sleep(0.1)
     raise UnavailableError(f"slot {name} was not made within {_SLOT_WAIT_S:.0f} s")
 

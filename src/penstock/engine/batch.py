@@ -33,7 +33,7 @@ NAMED = 8
 # How many chunks are built or written at a time: the database builds one while a sink takes another.
 IN_FLIGHT = 2
 # Content that is older than this when its turn comes is not sent: sinks remember deletes, but not for ever.
-STALE_S = 30.0
+STALE_S = 900.0
 
 
 @dataclass(slots=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from penstock.contracts import Key, Rejection
 from penstock.errors import ConfigError, DiskError
 from penstock.model import Lsn
 
-FORMAT = 1
+FORMAT = 2
 _TABLES = """
 CREATE TABLE IF NOT EXISTS seed (
     name TEXT PRIMARY KEY, identity TEXT NOT NULL, sinks TEXT NOT NULL, version TEXT NOT NULL,
     documents INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS chunk (
     name TEXT, number INTEGER, first TEXT, last TEXT, done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (name, number));
+CREATE TABLE IF NOT EXISTS sweep (name TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS gone (name TEXT, key TEXT, PRIMARY KEY (name, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS quarantine (
     name TEXT, sink TEXT, id TEXT, version TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL
@@ -44,13 +46,16 @@ CREATE TABLE IF NOT EXISTS lineage (
     PRIMARY KEY (name, role));
 CREATE TABLE IF NOT EXISTS detached (sink TEXT PRIMARY KEY, mark TEXT NOT NULL, away INTEGER NOT NULL);
 """
+# Whether the seed of the index (?1) is still the one with this token (?2).
+_MINE = "EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND rowid = ?2)"
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
     """A seed under way: into which sinks, at which version, and how far it is.
 
-    `identity` tells of which schema and source it is: one of another is no use.
+    `identity` tells of which schema and source it is: one of another is no use. `token` tells it from every other seed,
+    also from one that was begun again at the same version. With `sweeps`, documents that it does not write are gone.
     """
 
     index: str
@@ -60,6 +65,8 @@ class Seed:
     total: int = 0
     done: int = 0
     documents: int = 0
+    sweeps: bool = False
+    token: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,27 +155,36 @@ class State:
         with self._lock:
             return self._file.execute(sql, values).fetchall()
 
-    def begin_seed(self, seed: Seed, cuts: Sequence[Key]) -> None:
-        """A new seed of an index in place of any other; `cuts` are the last keys of its chunks but the last."""
+    def begin_seed(self, seed: Seed, cuts: Sequence[Key]) -> Seed:
+        """A new seed of an index in place of any other; `cuts` are the last keys of its chunks but the last.
+
+        It sweeps where one before it was to, and did not come to its end. The seed as it is known from now on.
+        """
         edges = [None, *map(json.dumps, cuts), None]
         chunks = [(seed.index, n, first, last) for n, (first, last) in enumerate(itertools.pairwise(edges))]
-        row = (seed.index, seed.identity, json.dumps(seed.sinks), str(seed.version))
+        # The number of the row is the token.
+        token = secrets.randbits(62)
+        row = (token, seed.index, seed.identity, json.dumps(seed.sinks), str(seed.version))
         self.write(
             ("DELETE FROM seed WHERE name = ?", [(seed.index,)]),
             ("DELETE FROM chunk WHERE name = ?", [(seed.index,)]),
             ("DELETE FROM gone WHERE name = ?", [(seed.index,)]),
-            ("INSERT INTO seed (name, identity, sinks, version) VALUES (?, ?, ?, ?)", [row]),
+            ("INSERT INTO seed (rowid, name, identity, sinks, version) VALUES (?, ?, ?, ?, ?)", [row]),
+            ("INSERT OR IGNORE INTO sweep VALUES (?)", [(seed.index,)] if seed.sweeps else []),
             ("INSERT INTO chunk (name, number, first, last) VALUES (?, ?, ?, ?)", chunks),
         )
+        return replace(seed, token=token, total=len(chunks))
 
     def seed(self, index: str) -> Seed | None:
         """The seed of an index that is not complete."""
         sql = (
             "SELECT identity, sinks, version, (SELECT count(*) FROM chunk WHERE chunk.name = seed.name),"
-            " (SELECT count(*) FROM chunk WHERE chunk.name = seed.name AND done), documents FROM seed WHERE name = ?"
+            " (SELECT count(*) FROM chunk WHERE chunk.name = seed.name AND done), documents,"
+            " name IN (SELECT name FROM sweep), rowid FROM seed WHERE name = ?"
         )
-        for identity, sinks, version, total, done, documents in self.read(sql, index):
-            return Seed(index, identity, tuple(json.loads(sinks)), Lsn.parse(version), total, done, documents)
+        for identity, sinks, version, total, done, documents, sweeps, token in self.read(sql, index):
+            into, at = tuple(json.loads(sinks)), Lsn.parse(version)
+            return Seed(index, identity, into, at, total, done, documents, bool(sweeps), token)
         return None
 
     def chunks_left(self, index: str) -> list[Chunk]:
@@ -177,31 +193,21 @@ class State:
         return [Chunk(number, _key(first), _key(last)) for number, first, last in rows]
 
     def finish_chunks(self, seed: Seed, chunks: Iterable[Chunk], documents: int) -> None:
-        """These chunks are durable in every sink of the seed. Nothing is noted where another took its place.
-
-        A seed that was begun again at the same version may be cut elsewhere: what counts is the range.
-        """
-        version = str(seed.version)
-        rows = [(seed.index, one.number, _text(one.after), _text(one.upto), version) for one in chunks]
+        """These chunks are durable in every sink of the seed. Nothing is noted where another took its place."""
         self.write(
             (
-                "UPDATE chunk SET done = 1 WHERE name = ?1 AND number = ?2 AND first IS ?3 AND last IS ?4"
-                " AND EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND version = ?5)",
-                rows,
+                f"UPDATE chunk SET done = 1 WHERE name = ?1 AND {_MINE} AND number = ?3",
+                [(seed.index, seed.token, one.number) for one in chunks],
             ),
-            (
-                "UPDATE seed SET documents = documents + ? WHERE name = ? AND version = ?",
-                [(documents, seed.index, version)],
-            ),
+            ("UPDATE seed SET documents = documents + ? WHERE rowid = ?", [(documents, seed.token)]),
         )
 
     def end_seed(self, seed: Seed) -> bool:
         """The seed is complete; False where another took its place meanwhile, which stays."""
-        if (found := self.seed(seed.index)) is None or found.version != seed.version:
+        if (found := self.seed(seed.index)) is None or found.token != seed.token:
             return False
-        mine = "EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND version = ?2)"
-        row = (seed.index, str(seed.version))
-        self.write(*((f"DELETE FROM {table} WHERE name = ?1 AND {mine}", [row]) for table in ("gone", "chunk", "seed")))
+        row, tables = (seed.index, seed.token), ("gone", "chunk", "sweep", "seed")
+        self.write(*((f"DELETE FROM {table} WHERE name = ?1 AND {_MINE}", [row]) for table in tables))
         return self.seed(seed.index) is None
 
     def note_gone(self, index: str, keys: Iterable[Key]) -> None:
@@ -255,17 +261,16 @@ class State:
     def stop_index(self, index: str, reason: str) -> None:
         """Live keeps an index no longer; when it does again, a new epoch begins."""
         self.write(
-            *((f"DELETE FROM {table} WHERE name = ?", [(index,)]) for table in ("kept", "gone", "chunk", "seed")),
+            *(
+                (f"DELETE FROM {table} WHERE name = ?", [(index,)])
+                for table in ("kept", "gone", "chunk", "sweep", "seed")
+            ),
             ("INSERT OR REPLACE INTO stopped VALUES (?, ?)", [(index, reason)]),
         )
 
     def stopped(self) -> dict[str, str]:
         """The indexes that were stopped and are not kept since, with the reason."""
         return dict(self.read("SELECT name, reason FROM stopped"))
-
-
-def _text(key: Key | None) -> str | None:
-    return None if key is None else json.dumps(key)
 
 
 def _key(text: str | None) -> Key | None:

@@ -101,8 +101,9 @@ class Pipeline:
     _pausing: threading.Event = field(default_factory=threading.Event)
     _failure: BaseException | None = None
     _seed_error: BaseException | None = None
-    _opening: threading.Lock = field(default_factory=threading.Lock)
+    _opening: threading.RLock = field(default_factory=threading.RLock)
     _backoff: Backoff = field(default_factory=Backoff)
+    _given_up: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._seeder = Seeder(self)
@@ -240,8 +241,8 @@ class Pipeline:
 
     @contextmanager
     def between_batches(self) -> Iterator[None]:
-        """No batch is under way, and none begins."""
-        with self._idle:
+        """No batch is under way, and none begins; the plan stays as it is, but for what is done here."""
+        with self._idle, self._opening:
             yield
 
     def _bear(self, failure: BaseException) -> None:
@@ -295,6 +296,7 @@ class Pipeline:
             tally = batch.apply(replace(self.plan.parts, **watched), fetched.changes, end, self._truncated)
         else:
             tally, end = self._spread(frame, watched)
+        self._give_up_outgoing()
         self.judge(tally, end)
         self._watches.note((index, id) for _, index, id in tally.healed)
         for index in seeding & {index for index, _ in tally.gone}:
@@ -303,6 +305,11 @@ class Pipeline:
         commits = fetched.commits if fetched else direct.commits(self.plan.socket)
         changed = summary(fetched.changes) if fetched and fetched.changes else ()
         self.report.batch(tally, end, fetched is not None, Course(seconds, commits, changed))
+
+    def _give_up_outgoing(self) -> None:
+        """Leave the outgoing generations that the batch, now at its end, could not keep."""
+        self.succession.give_up(*self._given_up)
+        self._given_up.clear()
 
     def _spread(self, frame: DataFrame, watched: Mapping[str, Any]) -> tuple[Tally, Lsn]:
         """The batch, by Spark's tasks, which have this process's connections meanwhile."""
@@ -339,13 +346,16 @@ class Pipeline:
 
     def _truncated(self, index: str, extent: Extent, version: Lsn) -> None:
         """Clear what is gone, and note down, durably, that what is left has to be built again."""
-        is_outgoing = index in self.plan.heirs.outgoing.values()
-        if extent >= Extent.SOME_ROOTS:
+        names = [sink.name for sink in self.plan.parts.sinks[index]]
+        if extent is Extent.ROOTS:
             for sink in self.plan.parts.sinks[index]:
                 sink.clear(index, version)
-            quarantine.outlive(self.state, index, [sink.name for sink in self.plan.parts.sinks[index]], version)
-        if extent is not Extent.ROOTS and not (is_outgoing and self.succession.give_up(index)):
-            self._seeder.begin(index, [sink.name for sink in self.plan.parts.sinks[index]], version)
+            quarantine.outlive(self.state, index, names, version)
+        elif index in self.plan.heirs.outgoing.values():
+            self._given_up.add(index)  # when the batch is done, which still builds for it
+        else:
+            # Which roots are gone is not known before the others are built: readers see both until then.
+            self._seeder.begin(index, names, version, sweeps=extent is Extent.SOME_ROOTS)
 
 
 def _has_jvm_ended() -> bool:

@@ -103,9 +103,9 @@ class Seeder:
         generations = [f"{name}={held[name].generation(index)}" for name in sorted(names)]
         return " ".join([self._plan.identities[index], *generations])
 
-    def begin(self, index: str, names: Sequence[str], version: Lsn) -> None:
+    def begin(self, index: str, names: Sequence[str], version: Lsn, *, sweeps: bool = False) -> None:
         """A new seed of the index, in place of any other."""
-        seed = Seed(index, self._identity(index, names), tuple(sorted(names)), version)
+        seed = Seed(index, self._identity(index, names), tuple(sorted(names)), version, sweeps=sweeps)
         self.pipeline.state.begin_seed(seed, self._plan.cuts(index))
         self.wanted.set()
 
@@ -163,9 +163,12 @@ class Seeder:
             self.pipeline.report.seeded(seed.index, len(wave), documents)
 
     def _is_under_way(self, seed: Seed) -> bool:
-        """Whether no other seed took its place, and the index was not stopped."""
+        """Whether no other seed took its place, and what it fills is still what it began to fill."""
         now = self.pipeline.state.seed(seed.index)
-        return now is not None and (now.version, now.identity) == (seed.version, seed.identity)
+        held = {sink.name for sink in self._plan.parts.sinks.get(seed.index, ())}
+        if now is None or now.token != seed.token or not set(seed.sinks) <= held:
+            return False
+        return seed.identity == self._identity(seed.index, seed.sinks)
 
     def _fill(self, seed: Seed, wave: Sequence[Chunk], sinks: Sequence[Sink]) -> Tally:
         shared = [sink for sink in sinks if sink.shared]
@@ -195,6 +198,9 @@ class Seeder:
             if not self._is_under_way(seed):
                 return False
             for sink in sinks:
+                if seed.sweeps:
+                    sink.clear(seed.index, Lsn(seed.version - 1))
+                    sink.flush()
                 sink.complete(seed.index, seed.version)
             quarantine.outlive(state, seed.index, seed.sinks, seed.version)
             return state.end_seed(seed)

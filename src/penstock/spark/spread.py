@@ -9,6 +9,7 @@ with the same version. Deliberately not: deciding anything (`engine` does).
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -142,9 +143,10 @@ def seed(spark: Session, index: str, chunks: Sequence[Chunk], opener: Opener, ve
 
 
 def _resolve(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with opener.parts() as parts:
-        for changes in batches:
-            if changes.num_rows:
+    full = (changes for changes in batches if changes.num_rows)
+    for first in full:
+        with opener.parts() as parts:
+            for changes in itertools.chain([first], full):
                 yield from _resolved(parts, changes)
 
 

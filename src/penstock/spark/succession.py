@@ -100,7 +100,8 @@ class Succession:
     def complete(self, seed: Seed, sinks: Sequence[Sink], show: Callable[[], bool]) -> bool:
         """A seed is filled: show it to readers; where a generation is outgoing, verified before and in one step."""
         if seed.index not in self._begun:
-            return show()
+            with self.pipeline.between_batches():
+                return show()
         self.pipeline.report.rebuilding(seed.index, "being verified")
         mended = self._heirs.verify(self.pipeline, seed.index, sinks)
         if mended:
