@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.app.generations import bound_to, extended, schema_of
 from penstock.app.origins import Origins, is_outgoing, outgoing_name
 from penstock.app.parts import open_indexes, open_sink, revive
+from penstock.config.deployment import StdoutSink
 from penstock.contracts import Sink
 from penstock.document.spec import SourceSpec
 from penstock.engine.batch import Parts
@@ -26,6 +28,8 @@ from penstock.postgres.connection import ConnectionSettings
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
     from penstock.document.build import PgDocumentBuilder
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,47 @@ class Prepared:
             sink.close()
             raise
         return sink
+
+    def proven(self) -> Prepared:
+        """The same, where each sink is the one that the last run wrote to; what another one holds missed changes.
+
+        A sink of that name that lies elsewhere now, or was put back from a copy, makes new generations.
+        """
+        others = [sink.name for sink in self.parts.every_sink if self._is_another(sink)]
+        if not others:
+            return self
+        log.warning("what sink %s holds is not what was written last: it is seeded", ", ".join(others))
+        self.lineage.mistrust(others)
+        return dataclasses.replace(
+            self, origins=dataclasses.replace(self.origins, marks=self.lineage.marks())
+        ).reopened()
+
+    def _is_another(self, sink: Sink) -> bool:
+        """Whether it has none of the generations that were written to, or a complete one in place of one.
+
+        One index of several that is gone was removed by hand, and is seeded for that alone.
+        """
+        before, now = self.lineage.written(), self._written()
+        kept = {one: now[one] for one in now if one[1] == sink.name and one in before and before[one][0] == now[one][0]}
+        gone = [index for (index, name), what in kept.items() if what != before[index, name]]
+        return bool(gone) and (len(gone) == len(kept) or any(sink.seeded(index) is not None for index in gone))
+
+    def note_written(self) -> None:
+        """Note down, durably, which generations are written to."""
+        self.lineage.note_written(self._written())
+
+    def _written(self) -> dict[tuple[str, str], tuple[str, str]]:
+        # Each start of stdout is a generation of its own, and seeded; that is nothing to find out.
+        passing = {one.name for one in self.deployment.sinks if isinstance(one, StdoutSink)}
+        return {
+            (index, sink.name): (
+                self.origins.source(index, sink.name),
+                "" if sink.name in passing else sink.generation(index),
+            )
+            for index, sinks in self.parts.sinks.items()
+            if not is_outgoing(index)
+            for sink in sinks
+        }
 
     def reopened(self) -> Prepared:
         """The same, with every index opened again in its sinks."""

@@ -95,7 +95,10 @@ def prepare(deployment: Deployment) -> Prepared:
     builder = open_builder(deployment, own_connections(deployment))
     present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
     parts = open_parts(deployment, origins, present, builder)
-    fit = Prepared(deployment, settings, bound, state, builder, parts, origins, lineage, found is None, stopped)
+    fit = Prepared(
+        deployment, settings, bound, state, builder, parts, origins, lineage, found is None, stopped
+    ).proven()
+    fit.note_written()
     look_at_shapes(fit, starting=True)
     return fit
 
@@ -212,6 +215,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
     from penstock.spark.pipeline import Plan
     from penstock.spark.spread import Opener, Shares
 
+    prepared.note_written()
     deployment, parts, sources = prepared.deployment, prepared.parts, prepared.origins.indexes
     portable = for_tasks(deployment)
 

@@ -5,8 +5,8 @@ another epoch, which readers see and live keeps as well; the one before the last
 Guarantees: durable when a method returns, all of it or nothing. An epoch lasts as long as live keeps an index without a
 gap: one that was left out for a run, or is of another schema, begins a new one. A sink that was detached is told from
 itself before by a mark, so that what it held then is never taken for current; a sink that returns is marked present
-before anything is written to it, so that a crash in between leads to a seed, never to a gap. Deliberately not: what is
-in a generation; its sink knows that.
+before anything is written to it, so that a crash in between leads to a seed, never to a gap. So it is with a sink that
+the file did not name for a run. Deliberately not: what is in a generation; its sink knows that.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from enum import StrEnum
 from penstock.engine.state import State
 
 Statement = tuple[str, Sequence[tuple[str, ...]]]
+Written = Mapping[tuple[str, str], tuple[str, str]]
+"""By index and sink: the source as the sink was told it, and the generation that is written to."""
 
 
 class Role(StrEnum):
@@ -69,7 +71,8 @@ class Lineage:
         """Say which indexes live keeps from now on; the epoch of each, and what of them is outgoing.
 
         The epochs of what is meant do not count. With `anew` every index begins a new epoch, for there is a new slot.
-        Those that are `growing` go on in theirs, although their schema is another one.
+        Those that are `growing` go on in theirs, although their schema is another one. A sink that the last run did not
+        have gets a mark: what it holds from a time before that missed changes.
         """
         kept = {} if anew else {name: (found, epoch) for name, found, epoch in self._state.read("SELECT * FROM kept")}
         current = {
@@ -84,7 +87,10 @@ class Lineage:
             before = self.made(Role.OUTGOING).get(name) or (None if same else current.get(name))
             if name in kept and before and before.epoch != now[name].epoch:
                 leaving[name] = before
+        had = {sink for _, sink in self.written()} or {sink for one in current.values() for sink in one.hashes}
+        arrived = {sink for one in meant.values() for sink in one.hashes if had and sink not in had}
         self._state.write(
+            _mark(arrived),
             ("DELETE FROM kept WHERE ?", [(1,)]),
             ("INSERT INTO kept VALUES (?, ?, ?)", [(name, one.identity, one.epoch) for name, one in now.items()]),
             ("DELETE FROM stopped WHERE name = ?", [(name,) for name in now]),
@@ -124,6 +130,23 @@ class Lineage:
         rows = [(sink, secrets.token_hex(6)) for sink in sinks]
         self._state.write(("INSERT OR REPLACE INTO detached (sink, mark, away) VALUES (?, ?, 1)", rows))
 
+    def mistrust(self, sinks: Iterable[str]) -> None:
+        """What these held so far, wherever it is, is not taken for current again."""
+        self._state.write(_mark(sinks))
+
+    def written(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """What was last noted of the generations that are written to."""
+        rows = self._state.read("SELECT name, sink, source, generation FROM written")
+        return {(name, sink): (source, generation) for name, sink, source, generation in rows}
+
+    def note_written(self, written: Written) -> None:
+        """These are written to from now on, and no others."""
+        if written != self.written():
+            rows = [(*where, *what) for where, what in written.items()]
+            self._state.write(
+                ("DELETE FROM written WHERE ?", [(1,)]), ("INSERT INTO written VALUES (?, ?, ?, ?)", rows)
+            )
+
     def attach(self, sink: str) -> None:
         """It is written to from now on, and has to be seeded."""
         self._state.write(("UPDATE detached SET away = 0 WHERE sink = ?", [(sink,)]))
@@ -141,6 +164,13 @@ _COPY = (
     "INTO lineage (name, role, epoch, identity, schema, hashes)"
     " SELECT name, ?1, epoch, identity, schema, hashes FROM lineage WHERE name = ?2 AND role = ?3"
 )
+
+
+def _mark(sinks: Iterable[str]) -> Statement:
+    """One that is away stays so."""
+    sql = "INSERT INTO detached (sink, mark, away) VALUES (?, ?, 0)"
+    rows = [(sink, secrets.token_hex(6)) for sink in sinks]
+    return f"{sql} ON CONFLICT (sink) DO UPDATE SET mark = excluded.mark", rows
 
 
 def _as(role: Role, before: Role, index: str) -> Statement:

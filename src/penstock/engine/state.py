@@ -45,6 +45,7 @@ CREATE TABLE IF NOT EXISTS lineage (
     name TEXT, role TEXT, epoch TEXT NOT NULL, identity TEXT NOT NULL, schema TEXT NOT NULL, hashes TEXT NOT NULL,
     PRIMARY KEY (name, role));
 CREATE TABLE IF NOT EXISTS detached (sink TEXT PRIMARY KEY, mark TEXT NOT NULL, away INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS written (name TEXT, sink TEXT, source TEXT, generation TEXT, PRIMARY KEY (name, sink));
 """
 # Whether the seed of the index (?1) is still the one with this token (?2).
 _MINE = "EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND rowid = ?2)"
