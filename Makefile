@@ -65,6 +65,7 @@ lint: .venv/test.stamp  ## ruff (rules and format) and the order of the layers
 
 types: .venv/test.stamp  ## mypy, strict
 	@$(BIN)/mypy
+	@MYPYPATH=src:bench $(BIN)/mypy bench
 
 bench: bench-capture bench-spark bench-documents bench-engine bench-reference bench-operations  ## every benchmark
 

@@ -76,7 +76,16 @@ class Bench:
     def receive(self, publication: str, file: str) -> float:
         """Seconds that `pg_recvlogical` takes."""
         name = self.copy_slot()
-        command = [self.server.binaries / "pg_recvlogical", "-d", self.server.url(), "-S", name, "--start", "-f", file]
+        command = [
+            str(self.server.binaries / "pg_recvlogical"),
+            "-d",
+            self.server.url(),
+            "-S",
+            name,
+            "--start",
+            "-f",
+            file,
+        ]
         options = ["-o", "proto_version=1", "-o", f"publication_names={publication}", "-E", self.end, "-F", "0"]
         started = time.perf_counter()
         subprocess.run([*command, *options], check=True, stderr=subprocess.DEVNULL)

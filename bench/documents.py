@@ -130,10 +130,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def timed(action: Callable[[], Any]) -> float:
+def timed(action: Callable[..., Any], *arguments: Any) -> float:
     """Seconds that it takes."""
     started = time.perf_counter()
-    action()
+    action(*arguments)
     return time.perf_counter() - started
 
 
@@ -218,14 +218,14 @@ def measure(bench: Bench) -> dict[str, Any]:
     say("the same documents on both sides")
     for size in SIZES:
         repeats = max(bench.rounds, min(200, 2000 // size))
-        seconds = statistics.median(timed(lambda n=size: bench.build(bench.keys(n))) for _ in range(repeats))
+        seconds = statistics.median(timed(bench.build, bench.keys(size)) for _ in range(repeats))
         figures[f"docs_per_s_{size}"] = round(size / seconds)
         say(f"{size} keys: {figures[f'docs_per_s_{size}']} docs/s")
     figures |= ratios(bench)
     changes = changed_authors(bench, min(10_000, bench.books // 25))
     found = sum(len(keys) for keys in bench.builder.affected("books", changes))
     seconds = statistics.median(
-        timed(lambda: bench.drain(bench.builder.affected("books", changes))) for _ in range(bench.rounds)
+        timed(bench.drain, bench.builder.affected("books", changes)) for _ in range(bench.rounds)
     )
     return figures | {"resolved_keys": found, "resolve_keys_per_s": round(found / seconds)}
 
@@ -236,11 +236,11 @@ def ratios(bench: Bench) -> dict[str, Any]:
     for _ in range(bench.rounds * 3):
         keys = bench.keys(1000)
         bench.build(keys)  # both sides find the pages in memory
-        ours, theirs = timed(lambda k=keys: bench.build(k)), timed(lambda k=keys: bench.drain(bench.copy(k)))
+        ours, theirs = timed(bench.build, keys), timed(bench.drain, bench.copy(keys))
         found["ratio_1000"].append(theirs / ours)
-        found["vs_query_per_document"].append(timed(lambda k=keys: bench.query_each(k)) / ours)
+        found["vs_query_per_document"].append(timed(bench.query_each, keys) / ours)
     for number in range(max(2, bench.rounds // 2)):
-        ours, theirs = timed(lambda: bench.drain(bench.build_all())), timed(lambda: bench.drain(bench.copy(None)))
+        ours, theirs = timed(bench.drain, bench.build_all()), timed(bench.drain, bench.copy(None))
         say(f"full table, round {number + 1}: {ours:.1f} s, COPY {theirs:.1f} s")
         found["full_s"].append(ours)
         found["ratio_full"].append(theirs / ours)

@@ -26,8 +26,9 @@ from typing import Any
 from engine_load import Limit, write
 from engine_world import Run, World, say, until
 
-from penstock.app.parts import open_builder, target
+from penstock.app.parts import open_builder, sink_settings
 from penstock.config.file import read_deployment
+from penstock.document.mapping import index_body
 
 GOALS = {
     "backfill_docs_s": (">=", 20_000),
@@ -42,12 +43,12 @@ PACE = 2_000
 PROCESSES = os.cpu_count() or 1
 
 
-def index_body(world: World) -> dict[str, Any]:
+def body(world: World) -> dict[str, Any]:
     """The body of the index as `penstock run` makes it."""
     deployment = read_deployment(str(world.config))
-    builder = open_builder(deployment)
+    builder = open_builder(deployment, 1)
     try:
-        return dict(target(builder.spec.schema("books"), deployment.sinks[0], "", "").body)
+        return dict(index_body(builder.spec.schema("books"), sink_settings(deployment.sinks[0])))
     finally:
         builder.close()
 
@@ -123,7 +124,7 @@ def measure(books: int, live_s: int, samples: int) -> dict[str, float]:
     figures: dict[str, float] = {"books": books}
     paced_s = max(5, live_s // 4)
     with World(books) as world:
-        limit = Limit(world, index_body(world), PROCESSES)
+        limit = Limit(world, body(world), PROCESSES)
         warm_up(limit)
         alone = write(world, paced_s, rate=PACE)
         limits = [limit.docs_s()]

@@ -217,7 +217,7 @@ class Run:
     def in_phase(self, phase: str) -> bool:
         """Whether the index is that far, or further."""
         told = self.status()
-        return bool(told) and told["indexes"]["books"]["phase"] in (phase, "live")
+        return told is not None and told["indexes"]["books"]["phase"] in (phase, "live")
 
     def _watch(self) -> None:
         while not self._ended.wait(0.5):

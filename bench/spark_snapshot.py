@@ -60,7 +60,12 @@ def by_penstock(spark: SparkSession, server: Server) -> DataFrame:
 def by_jdbc(spark: SparkSession, server: Server, rows: int) -> DataFrame:
     """The table through Spark's own source."""
     url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres?user=postgres"
-    bounds = {"partitionColumn": "id", "lowerBound": 1, "upperBound": rows + 1, "numPartitions": PARTITIONS}
+    bounds: dict[str, str | int] = {
+        "partitionColumn": "id",
+        "lowerBound": 1,
+        "upperBound": rows + 1,
+        "numPartitions": PARTITIONS,
+    }
     reader = spark.read.format("jdbc").options(url=url, dbtable="event", driver="org.postgresql.Driver")
     return reader.options(fetchsize=FETCH_ROWS, **bounds).load()
 
@@ -84,7 +89,7 @@ def into_nothing(frame: DataFrame) -> None:
 
 def copy(server: Server) -> None:
     """One plain COPY, to nowhere."""
-    command = [server.binaries / "psql", "-qX", server.url(), "-c", "COPY event TO STDOUT (FORMAT binary)"]
+    command = [str(server.binaries / "psql"), "-qX", server.url(), "-c", "COPY event TO STDOUT (FORMAT binary)"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

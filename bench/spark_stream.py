@@ -131,7 +131,7 @@ class Backlog:
     def receive_s(self) -> float:
         """Seconds that `pg_recvlogical` takes."""
         name = self._slot()
-        command = [self.server.binaries / "pg_recvlogical", "-d", self.server.url(), "-S", name, "--start"]
+        command = [str(self.server.binaries / "pg_recvlogical"), "-d", self.server.url(), "-S", name, "--start"]
         options = ["-o", "proto_version=1", "-o", "publication_names=whole", "-E", self.end, "-F", "0"]
         began = time.perf_counter()
         subprocess.run([*command, "-f", "/dev/null", *options], check=True, stderr=subprocess.DEVNULL)
