@@ -59,9 +59,11 @@ test-spark42: .venv-spark42/test.stamp  ## the smoke tests on the oldest PySpark
 	  .venv-spark42/bin/python -m pytest -q --collect-only -m smoke tests/spark | grep ::; \
 	  .venv-spark42/bin/python -m pytest -q --collect-only tests/spark42 | grep ::; } > tests/spark/last-run-on-4.2.txt
 
-lint: .venv/test.stamp  ## ruff (rules and format) and the order of the layers
+lint: .venv/test.stamp  ## ruff (rules and format), the order of the layers, the container file, the scripts
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "Mend it with: ruff check --fix . && ruff format ."; exit 1; }
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/hadolint deploy/Dockerfile
+	@$(BIN)/shellcheck deploy/spark-submit.sh .ci/run
 
 types: .venv/test.stamp  ## mypy, strict
 	@$(BIN)/mypy

@@ -21,7 +21,8 @@ CUSTOMERS = {"customers": market.CUSTOMERS, "marks": market.MARKS}
 
 
 def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None:
-    """E22, E20: SIGTERM drains, ends with 0 and prints what stays; the next run seeds nothing and misses nothing."""
+    """E22, E20: SIGTERM drains, ends with 0 and prints what stays; the next run, of nothing but a lock file, seeds
+    nothing and misses nothing, and every command finds it."""
     deployed = deploy()
     deployed.database.execute(market.ROWS)
     deployed.write(**market.SCHEMAS)
@@ -33,19 +34,27 @@ def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None
         assert said in run.err
     assert "Traceback" not in run.err
     deployed.database.execute("DELETE FROM customer WHERE id % 2 = 0; UPDATE invoice SET customer_id = 1")
-    run = deployed.start()
+    assert run_penstock("lock", "--config", str(deployed.folder)).returncode == 0
+    for file in [deployed.folder / "penstock.toml", *deployed.folder.glob("*.schema.yml")]:
+        file.unlink()
+    run = deployed.start(locked=True)
     run.catch_up()
     deployed.judge()
-    asked = run_penstock("status", "--config", str(deployed.folder / "penstock.toml"), "--json")
+    asked = run_penstock("status", "--config", str(deployed.folder), "--json")
     told = json.loads(asked.stdout)
     assert {one["phase"] for one in told["indexes"].values()} == {"live"}
     assert {one["seeded"] for one in told["indexes"].values()} == {0}
-    found = run_penstock("search", "--config", str(deployed.folder / "penstock.toml"), "customers", "before", "--json")
+    found = run_penstock("search", "--config", str(deployed.folder), "customers", "before", "--json")
     assert found.returncode == 0, found.stderr
+    found = run_penstock("quarantine", "list", "--config", str(deployed.folder / "penstock.lock"))
+    assert found.stdout == "Nothing is in quarantine.\n"
     assert run.stop(signal.SIGINT) == 0
-    asked = run_penstock("status", "--config", str(deployed.folder / "penstock.toml"))
+    asked = run_penstock("status", "--config", str(deployed.folder))
     assert asked.returncode == 1
     assert "nothing runs" in asked.stderr
+    gone = run_penstock("teardown", "--yes", "--config", str(deployed.folder))
+    assert gone.stdout.endswith("All of it is removed.\n"), gone.stderr
+    assert not deployed.state.exists()
 
 
 def test_a_second_instance_waits_and_takes_over(deploy: Deploy) -> None:

@@ -89,7 +89,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert packed.keys() == tree.keys()
     assert not [name for name, path in tree.items() if packed[name] != path.read_bytes()]
     assert {Path(name).suffix for name in packed} >= {".py", ".sql", ".yml", ".toml", ".html", ".js", ".css", ".typed"}
-    for extra in ("spark", "opensearch", "delta", "demo"):
+    for extra in ("spark", "delta", "demo"):
         assert f"Provides-Extra: {extra}\n" in about
 
 

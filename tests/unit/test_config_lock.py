@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import run
-from penstock.config.file import read_deployment
+from penstock.config.file import find_deployment, read_deployment
 from penstock.config.lock import FORMAT, compile_lock, read_lock
 from penstock.document.reading import FileErrors
 from penstock.errors import ConfigError
@@ -40,6 +40,37 @@ def test_a_lock_is_the_deployment_again(file: Path, tmp_path: Path) -> None:
     assert again == deployment
     assert again.folder == str(tmp_path)
     assert compile_lock(again) == lock.read_bytes()
+
+
+def test_wherever_a_deployment_is_named_a_lock_file_will_do(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment = read_deployment(shop)
+    lock = shop / "shop.json"  # by what is in it, not by its name
+    lock.write_bytes(compile_lock(deployment))
+    assert read_deployment(lock) == deployment
+    for file in [*shop.glob("*.toml"), *shop.glob("*.yml")]:
+        file.unlink()
+    assert run(["check", "--offline", "--config", str(shop)]) == 2, "another name is no default"
+    lock.rename(shop / "penstock.lock")
+    assert read_deployment(shop) == deployment
+    monkeypatch.chdir(shop)
+    assert run(["check", "--offline", "products"]) == 0
+    assert "The files are in order: 1 index." in capsys.readouterr().out
+    assert run(["lock"]) == 2
+    assert "is not made of itself" in capsys.readouterr().err
+
+
+def test_the_files_win_over_their_lock(shop: Path) -> None:
+    (shop / "penstock.lock").write_text("{ this is not read")
+    assert find_deployment(shop) == shop / "penstock.toml"
+    with pytest.raises(ConfigError, match="no lock file, or damaged"):
+        read_deployment(shop / "penstock.lock")
+
+
+def test_a_run_is_not_told_two_deployments(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--config", str(shop), "--locked", str(shop / "penstock.lock")]) == 2
+    assert "Leave one of them out" in capsys.readouterr().err
 
 
 def test_a_lock_does_not_say_where_it_was_made(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,10 @@ def lock(config: str | None, out: str | None, check: bool, json: bool) -> int:
     from penstock.config.lock import NAME, compile_lock
 
     file = find_deployment(config)
-    content = compile_lock(read_deployment(file))
     target = Path(out) if out else file.parent / NAME
+    if file == target:
+        raise ConfigError(f"{file} is a lock file: it is not made of itself", hint="Name the files that it is made of.")
+    content = compile_lock(read_deployment(file))
     same = _content(target) == content
     if not check and not same:
         _write(target, content)

@@ -47,7 +47,8 @@ publication_if_any = option("--publication", metavar="NAME", help=_PUBLICATION_H
 config = option(
     "--config",
     metavar="FILE",
-    help="The deployment's file, or its folder. Without it: penstock.toml in the current folder, else flusso.toml.",
+    help="The deployment's file or lock file, or its folder. Without it: penstock.toml in the current folder, else"
+    " flusso.toml, else penstock.lock.",
 )
 
 yes = option("--yes", is_flag=True, help="Do not ask.")

@@ -20,7 +20,7 @@ import click
 from penstock.cli import options
 from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, logged, option
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.app.prepared import Prepared
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @click.command(cls=SectionedCommand, short_help="Seed the indexes, then keep them current.")
 @options.config
-@option("--locked", metavar="FILE", help="Run a lock file instead (penstock lock).")
+@option("--locked", metavar="FILE", help="A lock file (penstock lock), and nothing but one.")
 @option("--master", default="local[*]", show_default=True, help="The Spark master that does the work.")
 @option(
     "--conf", multiple=True, metavar="NAME=VALUE", callback=options.settings, help="A setting of Spark's; repeat it."
@@ -90,6 +90,8 @@ def _read(config: str | None, locked: str | None) -> Deployment:
     if locked:
         from penstock.config.lock import read_lock
 
+        if config:
+            raise ConfigError("--locked and --config both name the deployment", hint="Leave one of them out.")
         return read_lock(Path(locked))
     from penstock.config.file import read_deployment
 

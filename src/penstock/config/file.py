@@ -2,7 +2,8 @@
 
 Guarantees: the problems of all these files are told together, each with file:line:column; nothing is resolved (no
 variable is looked at, no server asked), so that a file can be read where its secrets are not. A file named
-`flusso.toml` is read as well. Deliberately not: what `check` finds with a database.
+`flusso.toml` is read as well, and so is a lock file, which is told by what is in it. Deliberately not: what `check`
+finds with a database.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from penstock.config.assembly import deployment_of
 from penstock.config.deployment import Deployment
+from penstock.config.lock import NAME as LOCK
+from penstock.config.lock import read_lock
 from penstock.config.toml import parse_toml
 from penstock.config.words import DEPLOYMENT
 from penstock.document.reading import text_of
@@ -20,7 +23,7 @@ from penstock.document.reading_tree import Problems
 from penstock.document.schema import Place
 from penstock.errors import ConfigError
 
-NAMES = ("penstock.toml", "flusso.toml")
+NAMES = ("penstock.toml", "flusso.toml", LOCK)
 
 
 def find_deployment(given: str | Path | None = None) -> Path:
@@ -34,7 +37,8 @@ def find_deployment(given: str | Path | None = None) -> Path:
             return path / name
     raise ConfigError(
         f"there is no {NAMES[0]} in {path.resolve() if given is None else path}",
-        hint=f"Name it with --config, or go to its folder ({NAMES[1]} is read as well); penstock init writes one.",
+        hint=f"Name it with --config, or go to its folder ({NAMES[1]} and {LOCK} are read as well);"
+        " penstock init writes one.",
     )
 
 
@@ -43,9 +47,16 @@ def read_deployment(path: str | Path | None = None) -> Deployment:
     file = find_deployment(path)
     problems = Problems()
     text = text_of(file, Place(str(file), 1, 1), problems)
+    if text is not None and is_lock(text):
+        return read_lock(file)
     node = parse_toml(text, str(file), problems) if text is not None else None
     found = DEPLOYMENT.read(node, "the file", problems) if node is not None else BAD
     deployment = deployment_of(found, os.path.dirname(file), problems) if found is not BAD else None
     problems.raise_any()
     assert deployment is not None  # else there was a problem
     return deployment
+
+
+def is_lock(text: str) -> bool:
+    """Whether this is a lock file: JSON, which no TOML begins like."""
+    return text.lstrip().startswith("{")
