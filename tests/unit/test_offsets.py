@@ -35,7 +35,7 @@ def test_another_slots_offset_is_refused() -> None:
         to_cut(to_offset(Cut(Lsn(5)), ORIGIN, "other"), "s")
 
 
-@pytest.mark.parametrize("offset", [{"format": 2}, {"lsn": "0/1", "rows": -1}, {"format": "1"}, {"lsn": 5}])
+@pytest.mark.parametrize("offset", [{"format": 3}, {"lsn": "0/1", "rows": -1}, {"format": "1"}, {"lsn": 5}])
 def test_an_offset_of_a_newer_format_or_of_another_source_is_refused(offset: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="use the checkpoint that belongs to this query"):
         to_cut(offset, "s")

@@ -7,7 +7,16 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.postgres.ranges import BlockRange, Everything, KeyColumn, KeyRange, block_ranges, key_prefix, key_ranges
+from penstock.postgres.ranges import (
+    BlockRange,
+    Everything,
+    KeyColumn,
+    KeyRange,
+    block_range,
+    block_ranges,
+    key_prefix,
+    key_ranges,
+)
 
 SIZES = st.lists(st.integers(0, 5000), min_size=1, max_size=8)
 
@@ -28,6 +37,14 @@ def test_blocks_are_parted_evenly_and_without_a_gap(sizes: list[int], parts: int
     assert sum(counts) == sum(sizes)
     assert 1 <= len(found) <= parts
     assert max(counts) <= sum(sizes) / parts + len(sizes)  # a cut goes through every table at once
+
+
+@given(SIZES, st.integers(1, 20))
+def test_one_part_is_found_without_the_others(sizes: list[int], parts: int) -> None:
+    found = [block_range(sizes, parts, number) for number in range(parts)]
+    assert found[0].first is None and found[-1].end is None
+    assert all(one.end == other.first for one, other in itertools.pairwise(found))
+    assert {part.end for part in block_ranges(sizes, parts) if isinstance(part, BlockRange)} <= {p.end for p in found}
 
 
 def test_an_empty_table_is_one_part() -> None:

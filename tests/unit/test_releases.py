@@ -119,7 +119,7 @@ def test_offsets_of_a_checkpoint_are_read(left: Path) -> None:
     assert to_cut(part, SLOT) == (Cut(at, 7), ORIGIN)
     chunks = to_chunks(chunk)
     assert chunks
-    assert (chunks.lsn, chunks.done, chunks.total, chunks.blocks) == (at, 3, 9, 4096)
+    assert (chunks.lsn, chunks.done, chunks.total) == (at, 3, 10), "the step behind the last chunk is to come"
 
 
 def test_a_saved_view_is_read(left: Path) -> None:

@@ -91,6 +91,13 @@ def block_ranges(sizes: Sequence[int], parts: int) -> list[Range]:
     return [BlockRange(first, end) for first, end in itertools.pairwise(bounds)]
 
 
+def block_range(sizes: Sequence[int], parts: int, number: int) -> BlockRange:
+    """One of `block_ranges`, found without the others; it may be empty where there are fewer blocks than parts."""
+    total = sum(sizes)
+    first = _height(sizes, total * number / parts) if number else None
+    return BlockRange(first, _height(sizes, total * (number + 1) / parts) if number + 1 < parts else None)
+
+
 def _height(sizes: Sequence[int], blocks: float) -> int:
     """The block number below which the tables have about `blocks` blocks in all."""
     low, high = 0, max(sizes, default=0)

@@ -339,7 +339,7 @@ class Receiver:
         try:
             slot.create(
                 client.connection, config.slot, temporary=config.temporary_slot, failover=config.failover,
-                stop=self._stop, on_wait=self._tell_who_blocks,
+                stop=self._stop, on_wait=lambda: tell_who_blocks(self._settings, config.slot),
             )  # fmt: skip
         except PenstockError as error:
             if error.sqlstate != "42710" or config.temporary_slot:  # else somebody was first: theirs serves as well
@@ -348,14 +348,6 @@ class Receiver:
         if found is None:
             raise slot.missing(config.slot)
         return found
-
-    def _tell_who_blocks(self) -> None:
-        try:
-            with open_sql(self._settings) as connection:
-                said = slot.describe_waiting(slot.waiting_for(connection))
-        except PenstockError as error:  # the slot is waited for all the same
-            said = f"the server waits for running transactions; which, cannot be told: {error.message}"
-        log.warning("creating slot %s: %s", self._config.slot, said)
 
     def _receive(self, duplex: Duplex) -> None:
         self._heard = time.monotonic()
@@ -463,6 +455,16 @@ class Receiver:
         self._told = max(self._seen, durable)
         duplex.send_status(durable, self._told, reply=silent and not self._full)
         self._reported, self._reported_at, self._nudge_at = durable, now, math.inf
+
+
+def tell_who_blocks(settings: ConnectionSettings, name: str) -> None:
+    """Say in the log whose transactions a new slot waits for."""
+    try:
+        with open_sql(settings) as connection:
+            said = slot.describe_waiting(slot.waiting_for(connection))
+    except PenstockError as error:  # the slot is waited for all the same
+        said = f"the server waits for running transactions; which, cannot be told: {error.message}"
+    log.warning("creating slot %s: %s", name, said)
 
 
 def _sender_timeout_s(client: Client) -> float:

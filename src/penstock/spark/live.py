@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from pyspark.sql import types as spark
+from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import ConfigError, PositionError, SlotLostError, SlotMissingError, UnavailableError
 from penstock.model import Lsn, Origin, ReplicationConfig
@@ -83,14 +84,17 @@ class Live:
             lsn, self._seed = make_slot(self._options, self._settings)
         else:
             lsn, self._seed = found.confirmed_flush_lsn or Lsn.ZERO, Seed(self._options, self._settings)
-        return Chunks(lsn, 0, *self._seed.shape)
+        return self._seed.begin(lsn)
 
-    @property
-    def seed(self) -> Seed:
-        """The snapshot that chunks are read in; after a restart a fresh one."""
+    def further(self, chunks: Chunks) -> Chunks:
+        """How far the next micro-batch reads; after a restart of the whole table again, in a fresh snapshot."""
         if self._seed is None:
-            self._seed = Seed(self._options, self._settings)
-        return self._seed
+            self._seed = Seed(self._options, self._settings, chunks.done)
+        return self._seed.further(chunks)
+
+    def chunks(self, start: Chunks, end: Chunks) -> list[InputPartition]:
+        """The chunks after `start` up to `end`; none of those that a run before this one planned."""
+        return self._seed.partitions(start, end) if self._seed else []
 
     def end_seed(self) -> None:
         """Every chunk is done: let the snapshot go."""

@@ -16,6 +16,7 @@ from penstock.postgres.replay import Cut
 from penstock.spark.seeding import Chunks
 
 _FORMAT = 1
+_CHUNKS_FORMAT = 2  # of an offset that counts chunks; the first one had no step behind the last of them
 _ALL = -1
 
 INITIAL: dict[str, Any] = {"format": _FORMAT, "lsn": "0/0", "rows": _ALL}
@@ -32,9 +33,9 @@ def to_offset(cut: Cut, origin: Origin, slot: str) -> dict[str, Any]:
 def to_cut(offset: dict[str, Any], slot: str) -> tuple[Cut, Origin | None]:
     """An offset as a cut, and the server it belongs to; the initial offset belongs to none."""
     found = offset.get("format")
-    if not isinstance(found, int) or found > _FORMAT:
+    if not isinstance(found, int) or found > _CHUNKS_FORMAT:
         raise ConfigError(
-            f"the checkpoint holds an offset of format {found}; this version of Penstock reads up to {_FORMAT}",
+            f"the checkpoint holds an offset of format {found}; this version of Penstock reads up to {_CHUNKS_FORMAT}",
             hint="Upgrade Penstock, or use the checkpoint that belongs to this query.",
         )
     rows = int(offset["rows"])
@@ -51,7 +52,7 @@ def to_cut(offset: dict[str, Any], slot: str) -> tuple[Cut, Origin | None]:
 
 def to_chunk_offset(chunks: Chunks, origin: Origin, slot: str) -> dict[str, Any]:
     """How far a starting snapshot has been read, as an offset."""
-    counted = {"chunk": chunks.done, "chunks": chunks.total, "blocks": chunks.blocks}
+    counted = {"format": _CHUNKS_FORMAT, "chunk": chunks.done, "chunks": chunks.total}
     return to_offset(Cut(chunks.lsn), origin, slot) | counted
 
 
@@ -59,4 +60,5 @@ def to_chunks(offset: dict[str, Any]) -> Chunks | None:
     """How far a starting snapshot has been read, where the offset tells."""
     if "chunk" not in offset:
         return None
-    return Chunks(Lsn.parse(offset["lsn"]), offset["chunk"], offset["chunks"], offset["blocks"])
+    total = offset["chunks"] + (offset["format"] < _CHUNKS_FORMAT)
+    return Chunks(Lsn.parse(offset["lsn"]), offset["chunk"], total)

@@ -40,7 +40,7 @@ from penstock.spark.direct import MAX_ROWS, Desk
 from penstock.spark.live import Live
 from penstock.spark.offsets import INITIAL, to_chunk_offset, to_chunks, to_cut, to_offset
 from penstock.spark.options import SourceOptions
-from penstock.spark.seeding import ChunkPartition, further, read_chunk
+from penstock.spark.seeding import ChunkPartition, read_chunk
 
 # Long enough that an idle query does not spin, short enough that a reader whose Spark was killed ends soon.
 _POLL_S = 0.5
@@ -102,7 +102,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cut, _ = to_cut(start, self._options.slot)
         chunks = to_chunks(start)
         if chunks and not chunks.complete:
-            return to_chunk_offset(further(chunks, self._options), live.origin, self._options.slot)
+            return to_chunk_offset(live.further(chunks), live.origin, self._options.slot)
         if chunks:
             live.end_seed()
         live.acknowledge(cut)
@@ -144,7 +144,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         (first, _), (last, _) = to_cut(start, self._options.slot), to_cut(end, self._options.slot)
         done, upto = to_chunks(start), to_chunks(end)
         if done and upto:
-            return live.seed.partitions(done, upto)
+            return live.chunks(done, upto)
         pieces = live.pieces(first, last, self._end_if_orphaned)
         if self._options.direct_socket:
             pieces = self._offered(live, last, pieces)

@@ -2,17 +2,19 @@
 
 The slot is made first, and with it a snapshot of the very moment at which it starts; chunks of the table are read in
 that snapshot while the slot keeps every later change. An offset counts the chunks that are done. Guarantees: an
-uninterrupted start is exact, each row once and each change after it once. After a crash the remaining chunks are read
-in a fresh snapshot; the changes still start at the slot's start, so that a sink keyed by primary key converges.
-The transaction that keeps the snapshot holds back vacuum until the last chunk is done, and the log says so.
+uninterrupted start is exact, each row once and each change after it once. A snapshot ends with the process that holds
+it, and in the next one rows may lie in other blocks: so whoever goes on reads the whole table again, as it is by then.
+The changes still start at the slot's start, so that a sink keyed by primary key converges. The last step has no rows;
+only a process that has read every chunk in one snapshot takes it.
+The transaction that keeps the snapshot holds back vacuum until the last chunk is done, and a warning says so.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,8 @@ from penstock.model import Lsn
 from penstock.postgres import catalog, replication, slot, snapshot, values
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
 from penstock.postgres.export import Connection, Ticket, adopt, open_reading, take_ticket
-from penstock.postgres.ranges import BlockRange
+from penstock.postgres.ranges import BlockRange, block_range
+from penstock.postgres.receiver import tell_who_blocks
 from penstock.postgres.rows import ADDED, missing_names
 from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, select
 from penstock.spark.options import SourceOptions
@@ -31,31 +34,25 @@ from penstock.spark.schema import to_spark
 
 log = logging.getLogger(__name__)
 
-# About what one task reads, and how many of them one micro-batch takes where no limit is given.
+# About what one task reads, and how many of them one micro-batch takes at most: each is a connection.
 _CHUNK_BYTES = 32 << 20
-_CHUNKS_AT_ONCE = 64
+_CHUNKS_AT_ONCE = 4
 # A chunk's rows are numbered from its own start on, so that numbers never depend on how many rows others have.
 _ROWS_A_CHUNK = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How far a table has been read: `done` of `total` chunks of `blocks` blocks each, at `lsn`."""
+    """How far a table has been read: `done` of `total` steps, at `lsn`."""
 
     lsn: Lsn
     done: int
     total: int
-    blocks: int
 
     @property
     def complete(self) -> bool:
         """Whether the changes come next."""
         return self.done >= self.total
-
-    def part(self, number: int) -> BlockRange:
-        """One chunk; the first and the last have no outer bound, so that together they hold every row."""
-        first = number * self.blocks if number else None
-        return BlockRange(first, (number + 1) * self.blocks if number + 1 < self.total else None)
 
 
 @dataclass(frozen=True)
@@ -64,16 +61,19 @@ class ChunkPartition(InputPartition):
 
     selection: Selection
     ticket: Ticket
-    chunks: Chunks
+    part: BlockRange
     number: int
+    lsn: Lsn
 
 
 class Seed:
-    """The snapshot that chunks are read in, held open by a connection of its own."""
+    """The snapshot that chunks are read in, held open by a connection of its own; its chunks count from `first` on."""
 
-    def __init__(self, options: SourceOptions, settings: ConnectionSettings, adopted: str | None = None) -> None:
-        self._options = options
+    def __init__(
+        self, options: SourceOptions, settings: ConnectionSettings, first: int = 0, adopted: str | None = None
+    ) -> None:
         (table,) = options.tables
+        self._first = first
         with open_sql(settings) as connection:
             info = catalog.read_tables(connection, [table]).get(table)
             if info is None:
@@ -88,15 +88,35 @@ class Seed:
                 # It ends with this process; until then a long batch may leave it idle.
                 self._connection.execute("SET idle_in_transaction_session_timeout = 0")
                 self.ticket = take_ticket(self._connection, [self.selection], adopted)
-            self.shape = _shape(self._connection, self.selection, options)
+                self._cut = _cut(self._connection, self.selection, options)
         except BaseException:
             self._connection.close()
             raise
-        log.info("a snapshot of %s is held open until its rows are read; vacuum waits for it", table)
+        log.warning(
+            "a snapshot of %s is held open until its %d chunks are read; vacuum removes nothing in the database that "
+            "was deleted since", table, self._cut.chunks,
+        )  # fmt: skip
+
+    @property
+    def _end(self) -> int:
+        return self._first + self._cut.chunks
+
+    def begin(self, lsn: Lsn) -> Chunks:
+        """Nothing is read yet."""
+        return Chunks(lsn, self._first, self._end + 1)
+
+    def further(self, chunks: Chunks) -> Chunks:
+        """The chunks that the next micro-batch takes; behind them all, the step without rows."""
+        step = min(self._cut.step, self._end - chunks.done) or 1
+        return Chunks(chunks.lsn, chunks.done + step, self._end + 1)
 
     def partitions(self, start: Chunks, end: Chunks) -> list[InputPartition]:
-        """The chunks after `start` up to `end`."""
-        return [ChunkPartition(self.selection, self.ticket, end, number) for number in range(start.done, end.done)]
+        """The chunks after `start` up to `end`; none of a batch that another process planned: all of it comes again."""
+        numbers = range(start.done, min(end.done, self._end)) if start.done >= self._first else ()
+        return [
+            ChunkPartition(self.selection, self.ticket, self._cut.part(number - self._first), number, end.lsn)
+            for number in numbers
+        ]
 
     def close(self) -> None:
         """Let the snapshot go."""
@@ -106,14 +126,11 @@ class Seed:
 def make_slot(options: SourceOptions, settings: ConnectionSettings) -> tuple[Lsn, Seed]:
     """Make the slot, and hold the snapshot of the moment at which it starts."""
     with replication.connect(settings) as client:
-        lsn, name = slot.create_exporting(client.connection, options.slot, failover=options.failover)
-        return lsn, Seed(options, settings, name)
-
-
-def further(chunks: Chunks, options: SourceOptions) -> Chunks:
-    """The chunks that the next micro-batch takes; where rows are limited, one is as large as the limit."""
-    step = _CHUNKS_AT_ONCE if options.max_rows is None else 1
-    return Chunks(chunks.lsn, min(chunks.done + step, chunks.total), chunks.total, chunks.blocks)
+        lsn, name = slot.create_exporting(
+            client.connection, options.slot, failover=options.failover,
+            on_wait=lambda: tell_who_blocks(settings, options.slot),
+        )  # fmt: skip
+        return lsn, Seed(options, settings, adopted=name)
 
 
 def read_chunk(partition: ChunkPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -121,10 +138,10 @@ def read_chunk(partition: ChunkPartition, options: SourceOptions) -> Iterator[pa
     selection, seq = partition.selection, partition.number * _ROWS_A_CHUNK
     connection = adopt(options.settings(), partition.ticket, selection)
     try:
-        for block in snapshot.blocks(connection, selection, partition.chunks.part(partition.number)):
-            batch = _inserts(selection, block, partition.chunks.lsn, seq, options)
+        for block in snapshot.blocks(connection, selection, partition.part):
+            batch = _inserts(selection, block, partition.lsn, seq, options)
             seq += len(batch)
-            yield to_spark(batch, selection.columns, options.json_columns)
+            yield to_spark(batch, selection.columns, options.json_columns, options.unrepresentable)
     finally:
         connection.close()
 
@@ -155,25 +172,48 @@ def _inserts(
     return pa.record_batch([*arrays, *added], schema=pa.schema([*selection.schema, *ADDED]))
 
 
+class _Cut(NamedTuple):
+    """A table, and each one below it, of `sizes` in blocks: cut into `chunks`, of which a batch takes `step`."""
+
+    sizes: Sequence[int]
+    chunks: int
+    step: int
+
+    def part(self, number: int) -> BlockRange:
+        return block_range(self.sizes, self.chunks, number)
+
+
+# What large values take beside the table counts too.
 _TREE = """
-SELECT max(pg_catalog.pg_relation_size(c.oid)), pg_catalog.current_setting('block_size')::int
+SELECT pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::int,
+       pg_catalog.pg_table_size(c.oid)
 FROM pg_catalog.pg_class c
 WHERE c.oid = %(table)s::regclass OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass))
 """
-# Rows of the first blocks tell how many a block holds, also in a table that was never analysed.
-_SAMPLED_BLOCKS = 16
+# So many blocks from everywhere in the table tell how many rows a block holds, also where it was never analysed.
+_SAMPLED_BLOCKS = 500
+_DENSEST = """
+SELECT coalesce(max(n), 0) FROM (
+    SELECT count(*) AS n FROM {table} TABLESAMPLE SYSTEM ({percent:.6f}) GROUP BY tableoid, (ctid::text::point)[0]
+) AS blocks
+"""
 
 
-def _shape(connection: Connection, selection: Selection, options: SourceOptions) -> tuple[int, int]:
-    """Into how many chunks of how many blocks the table is cut: by size, or finer where a batch is limited."""
-    row: Any = connection.execute(_TREE, {"table": selection.table.sql}).fetchone()
-    tallest, block = row
-    blocks = max(min(_CHUNK_BYTES, options.max_bytes) // block, 1)
+def _cut(connection: Connection, selection: Selection, options: SourceOptions) -> _Cut:
+    """Cut the table so that a chunk is within the limits of a batch, and see how many of them are."""
+    tree: Any = connection.execute(_TREE, {"table": selection.table.sql}).fetchall()
+    sizes = [blocks for blocks, _ in tree]
+    blocks, size = max(sum(sizes), 1), sum(size for _, size in tree)
+    wanted, at_once = -(-size // min(_CHUNK_BYTES, options.max_bytes)), _CHUNKS_AT_ONCE
+    rows = 0
     if options.max_rows is not None:
-        sampled = BlockRange(None, _SAMPLED_BLOCKS).condition()
-        found: Any = connection.execute(
-            f"SELECT count(*) FROM {selection.table.sql} WHERE {sampled}".encode()
-        ).fetchone()
-        rows_a_block = max(found[0] / min(_SAMPLED_BLOCKS, max(tallest // block, 1)), 1)
-        blocks = max(min(blocks, int(options.max_rows / rows_a_block)), 1)
-    return max(-(-tallest // (blocks * block)), 1), blocks
+        percent = min(100.0, 100 * _SAMPLED_BLOCKS / blocks)
+        statement = _DENSEST.format(table=selection.table.sql, percent=percent)
+        found: Any = connection.execute(statement.encode()).fetchone()
+        rows = found[0] * blocks
+        wanted = max(wanted, -(-rows // options.max_rows))
+    chunks = max(min(wanted, blocks), 1)
+    for whole, most in (size, options.max_bytes), (rows, options.max_rows):
+        if whole and most is not None:
+            at_once = min(at_once, most * chunks // whole)
+    return _Cut(sizes, chunks, max(at_once, 1))
