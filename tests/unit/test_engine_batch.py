@@ -33,7 +33,7 @@ def test_the_doubles_keep_the_contracts() -> None:
 
 
 def test_every_transaction_is_settled_before_anything_is_resolved_or_built() -> None:
-    """E72, invariant 4: one settle, of each transaction once, comes first."""
+    """E71, invariant 4: one settle, of each transaction once, comes first."""
     journal: Journal = []
     batch.apply(parts(journal, MemorySink(), rows="ab"), changes("a", "b", "a", xids=(9, 7)), END, no_truncate)
     assert journal[0] == ("settle", 7, 9)
@@ -41,7 +41,7 @@ def test_every_transaction_is_settled_before_anything_is_resolved_or_built() -> 
 
 
 def test_a_batch_that_does_not_settle_writes_nothing() -> None:
-    """E72: whoever cannot see the commit yet builds no document."""
+    """E71: whoever cannot see the commit yet builds no document."""
     journal: Journal = []
     mine = parts(journal, MemorySink(), rows="a")
 
@@ -121,7 +121,7 @@ def test_documents_are_counted_once_however_many_sinks_take_them() -> None:
 
 
 def test_what_is_gone_is_told_of_indexes_that_are_being_seeded_only() -> None:
-    """E33: a seed has to look again at what live deleted meanwhile."""
+    """E51: a seed has to look again at what live deleted meanwhile."""
     mine = parts([], MemorySink(), rows="a", indexes=("books", "authors"))
     assert batch.apply(mine, changes(*"abc"), END, no_truncate).gone == []
     tally = batch.apply(replace(mine, seeding=frozenset({"books"})), changes(*"abc"), END, no_truncate)
@@ -146,7 +146,7 @@ def test_a_batch_without_changes_of_the_index_writes_nothing() -> None:
 
 
 def test_rejections_name_their_sink_and_neighbours_land() -> None:
-    """E80: one document is rejected, the others of its request are there."""
+    """E81: one document is rejected, the others of its request are there."""
     sink = MemorySink("picky", rejects=frozenset({"b"}))
     tally = batch.apply(parts([], sink, rows="abc"), changes(*"abc"), END, no_truncate)
     assert tally.rejected == [("picky", Rejection("books", "b", END, "too wild"))]

@@ -27,7 +27,7 @@ def state(tmp_path: Path) -> Iterator[State]:
 
 
 def test_stop_is_what_happens_unless_the_index_says_otherwise(state: State) -> None:
-    """E80: the message names sink, index, document and field; somebody has to act."""
+    """E81: the message names sink, index, document and field; somebody has to act."""
     for on_error in ({}, {"books": STOP}, {"authors": QUARANTINE}):
         with pytest.raises(
             RejectedError, match="sink search rejects document '1' of index books: field price"
@@ -40,7 +40,7 @@ def test_stop_is_what_happens_unless_the_index_says_otherwise(state: State) -> N
 
 
 def test_quarantine_is_durable_before_the_batch_goes_on(state: State, tmp_path: Path) -> None:
-    """E80: what was put aside is there when `judge` returns."""
+    """E81: what was put aside is there when `judge` returns."""
     assert judge([BOOK, AUTHOR], {"books": QUARANTINE, "authors": QUARANTINE}, state) == 2
     with closing(State(tmp_path)) as another:
         assert [(one.sink, one.index, one.id) for one in another.quarantined("books")] == [("search", "books", "1")]

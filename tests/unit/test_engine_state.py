@@ -49,7 +49,7 @@ def test_an_index_without_cuts_is_one_chunk(state: State) -> None:
 
 
 def test_a_seed_goes_on_where_it_stood(state: State, tmp_path: Path) -> None:
-    """E32: a restart does again only what was not durable."""
+    """E52: a restart does again only what was not durable."""
     seed = state.begin_seed(SEED, CUTS)
     chunks = state.chunks_left("books")
     state.finish_chunks(seed, [chunks[0], chunks[2]], 1500)
@@ -59,7 +59,7 @@ def test_a_seed_goes_on_where_it_stood(state: State, tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_finished_is_remembered(tmp_path: Path) -> None:
-    """E32: durable when the method returns, without a close."""
+    """E52: durable when the method returns, without a close."""
     program = (
         "import os, signal, sys; from pathlib import Path\n"
         "from penstock.engine.state import State, Seed; from penstock.model import Lsn\n"
@@ -120,7 +120,7 @@ def test_a_sweep_is_not_forgotten_before_a_seed_came_to_its_end(state: State, tm
 
 
 def test_what_live_deleted_is_noted_once_and_exactly(state: State, tmp_path: Path) -> None:
-    """E33: the keys come back as they were, also after a restart."""
+    """E51: the keys come back as they were, also after a restart."""
     state.begin_seed(SEED, CUTS)
     state.note_gone("books", CUTS)
     state.note_gone("books", CUTS[:1])
@@ -129,7 +129,7 @@ def test_what_live_deleted_is_noted_once_and_exactly(state: State, tmp_path: Pat
 
 
 def test_quarantine_keeps_the_last_rejection_of_each_document(state: State, tmp_path: Path) -> None:
-    """E80: durable, by index, sink and id."""
+    """E81: durable, by index, sink and id."""
     state.quarantine(
         [("search", Rejection("books", "1", Lsn(10), "old")), ("copy", Rejection("books", "1", Lsn(10), "c"))]
     )

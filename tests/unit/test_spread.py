@@ -45,7 +45,7 @@ def nothing_opened() -> Iterator[None]:
 
 
 def test_a_tasks_changes_are_settled_before_the_first_key() -> None:
-    """E72: also where each task has only a part of the transactions."""
+    """E71: also where each task has only a part of the transactions."""
     journal: Journal = []
     list(spread._resolve(opener(parts(journal, rows="ab")), iter([changes(*"ab", xids=(3, 4))])))
     assert journal[:2] == [("settle", 3, 4), ("affected", "books")]
