@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -57,9 +58,10 @@ def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None
     assert not deployed.state.exists()
 
 
-def test_a_second_instance_waits_and_takes_over(deploy: Deploy) -> None:
-    """E33: it writes nothing while the first one runs, and goes on where that one ends."""
-    deployed = deploy()
+def test_a_second_instance_waits_and_takes_over(deploy: Deploy, node: Node) -> None:
+    """E33: it writes nothing while the first one runs, and goes on where that one ends. One with another state folder
+    waits, too: it begins no generation before the slot is its own, and then seeds."""
+    deployed = deploy(node)
     deployed.database.execute(market.ROWS)
     deployed.write(**market.SCHEMAS)
     first = deployed.start()
@@ -72,12 +74,26 @@ def test_a_second_instance_waits_and_takes_over(deploy: Deploy) -> None:
     assert second.process.poll() is None
     first.kill()
     deployed.database.execute("UPDATE customer SET name = 'by nobody'")
-    second.catch_up()
-    deployed.judge()
-    told = second.status()
-    assert told
-    assert {one["seeded"] for one in told["indexes"].values()} == {0}
-    assert second.stop() == 0
+    with closing(Deployed(deployed.database, node)) as apart:
+        apart.slot, apart.prefix = deployed.slot, deployed.prefix
+        apart.write(**market.SCHEMAS)
+        second.catch_up()
+        third = apart.start()
+        deployed.judge()
+        told = second.status()
+        assert told
+        assert {one["seeded"] for one in told["indexes"].values()} == {0}
+        third.wait(lambda: f"slot {deployed.slot} is in use (process" in third.err, START_S, "the third one to wait")
+        made = node.ask("GET", f"/{deployed.prefix}*/_mapping")
+        deployed.database.execute("DELETE FROM customer WHERE id % 2 = 0")
+        second.catch_up()
+        deployed.judge()
+        assert node.ask("GET", f"/{deployed.prefix}*/_mapping") == made
+        second.kill()
+        deployed.database.execute("UPDATE customer SET name = 'by nobody again'")
+        third.catch_up()
+        apart.judge()
+        assert third.stop() == 0
 
 
 @pytest.mark.long

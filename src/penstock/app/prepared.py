@@ -23,6 +23,7 @@ from penstock.engine.batch import Parts
 from penstock.engine.lineage import Lineage, Made, Role
 from penstock.engine.state import State
 from penstock.errors import ConfigError, PenstockError
+from penstock.postgres.claim import Claim
 from penstock.postgres.connection import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Prepared:
     settings: ConnectionSettings
     schemas: SourceSpec
     state: State
+    claim: Claim
     builder: PgDocumentBuilder
     parts: Parts
     origins: Origins
@@ -214,4 +216,5 @@ class Prepared:
         for sink in self.parts.every_sink:
             sink.close()
         self.builder.close()
+        self.claim.close()
         self.state.close()

@@ -1,9 +1,9 @@
 """`penstock run`, put together: what has to be so at the start, then a pipeline from a deployment.
 
-The order at the start: what the schemas ask of the database is checked; identities are set and tables published where
-that is allowed; the sinks are opened; then the stream makes the slot, and seeds begin. Guarantees: whatever is wrong is
-told before anything is changed; a secret that stands in the file reaches tasks of this machine by the environment only,
-and those of another machine not at all.
+The order at the start: no other process runs with the state or with the slot; what the schemas ask of the database is
+checked; identities are set and tables published where that is allowed; the sinks are opened; then the stream makes the
+slot, and seeds begin. Guarantees: whatever is wrong is told before anything is changed; a secret that stands in the
+file reaches tasks of this machine by the environment only, and those of another machine not at all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from penstock.engine.state import State
 from penstock.errors import ConfigError, RetryableError, SlotMissingError, UnavailableError
 from penstock.model import Lsn, ReplicationConfig
 from penstock.postgres import publication, replication, slot
+from penstock.postgres.claim import Claim
 from penstock.postgres.connection import ConnectionSettings, open_sql
 
 if TYPE_CHECKING:
@@ -63,20 +64,32 @@ _SPOOL_BYTES = 16 << 20
 
 
 def prepare(deployment: Deployment) -> Prepared:
-    """Check, and open what is needed. Changes replica identities and the publication, where that is allowed."""
+    """Check, and open what is needed. Changes replica identities and the publication, where that is allowed.
+
+    Waits while another process runs with this state or with this slot; what there is to know is looked at afterwards.
+    """
     if not deployment.enabled:
         raise ConfigError("no index is enabled", hint="Add an [[index]] to the file, or enable one.")
     settings = connection_settings(deployment)
-    deployment = _remembering(deployment)
-    report, stopped = _checked(settings, deployment)
+    with open_sql(settings):
+        pass  # a server that cannot be reached is told before anything is made
+    with ExitStack() as held:
+        state = held.enter_context(closing(State(Path(deployment.locate(deployment.state)))))
+        claim = held.enter_context(closing(Claim(settings, deployment.source.slot)))
+        _become_the_one(state, claim, deployment)
+        fit = _prepared(as_rolled_back(deployment, Lineage(state)), settings, state, claim)
+        held.pop_all()
+        return fit
+
+
+def _prepared(deployment: Deployment, settings: ConnectionSettings, state: State, claim: Claim) -> Prepared:
+    report, stopped = _checked(settings, deployment, state.stopped())
     deployment = deployment.without(stopped)
     if deployment.source.manage_replica_identity:
         _set_identities(settings, report)
     bound = SourceSpec([schema for schema in report.bound if schema.index not in stopped])
     with replication.connect(settings) as client:
         system_id = client.system.system_id
-    state = State(Path(deployment.locate(deployment.state)))
-    _become_the_one(state, deployment)
     _publish(settings, deployment, bound)
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
@@ -96,7 +109,7 @@ def prepare(deployment: Deployment) -> Prepared:
     present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
     parts = open_parts(deployment, origins, present, builder)
     fit = Prepared(
-        deployment, settings, bound, state, builder, parts, origins, lineage, found is None, stopped
+        deployment, settings, bound, state, claim, builder, parts, origins, lineage, found is None, stopped
     ).proven()
     fit.note_written()
     look_at_shapes(fit, starting=True)
@@ -127,23 +140,41 @@ def _publish(settings: ConnectionSettings, deployment: Deployment, bound: Source
     capture.with_publication_management(set(bound.all_tables), source.manage_publication).require_coverage()
 
 
-def _become_the_one(state: State, deployment: Deployment) -> None:
-    """Wait until no other process runs with this state; when it ends, however it ends, this one takes over."""
+def _become_the_one(state: State, claim: Claim, deployment: Deployment) -> None:
+    """Wait until no other process runs with this state, or with this slot from another folder.
+
+    When it ends, however it ends, this one takes over.
+    """
     if not state.acquire():
         where = deployment.locate(deployment.state)
         log.warning("another penstock runs with the state in %s; waiting to take over", where)
         while not state.acquire():
             time.sleep(_STATE_POLL_S)
+    said, began = "", time.monotonic()
+    while holder := _holder(claim):
+        # For a moment it may be what is left of the run before.
+        if holder != said and time.monotonic() - began > _STATE_POLL_S:
+            said = holder
+            log.warning("slot %s is in use (%s); waiting to take over", deployment.source.slot, holder)
+        time.sleep(_STATE_POLL_S)
 
 
-def _checked(settings: ConnectionSettings, deployment: Deployment) -> tuple[LiveReport, dict[str, str]]:
+def _holder(claim: Claim) -> str:
+    try:
+        return claim.take()
+    except RetryableError as error:
+        return error.message
+
+
+def _checked(
+    settings: ConnectionSettings, deployment: Deployment, before: Mapping[str, str]
+) -> tuple[LiveReport, dict[str, str]]:
     """What the database says to the schemas; and the indexes that stay stopped, which are no obstacle to the others."""
     report = check_live(settings, [index.schema for index in deployment.enabled], source_rules(deployment.source))
     for one in report.diagnostics:
         if one.severity is Severity.WARNING:
             log.warning("%s", one.message)
     wrong = report.of(Severity.ERROR)
-    before = _stopped_before(deployment)
     stopped = {one.index: one.message for one in reversed(wrong) if one.index in before}
     if len(stopped) < len(deployment.enabled):
         wrong = tuple(one for one in wrong if one.index not in stopped)
@@ -154,24 +185,6 @@ def _checked(settings: ConnectionSettings, deployment: Deployment) -> tuple[Live
         where = f"{wrong[0].place}: " if wrong[0].place.line else ""
         raise ConfigError(f"{where}{wrong[0].message}{more}", hint="penstock check tells everything, with its remedy.")
     return report, stopped
-
-
-def _remembering(deployment: Deployment) -> Deployment:
-    """The deployment as an earlier run left it: what was rolled back stays so."""
-    folder = Path(deployment.locate(deployment.state))
-    if not (folder / "state.sqlite").exists():
-        return deployment
-    with closing(State(folder)) as state:
-        return as_rolled_back(deployment, Lineage(state))
-
-
-def _stopped_before(deployment: Deployment) -> Mapping[str, str]:
-    """The indexes that an earlier run had to stop."""
-    folder = Path(deployment.locate(deployment.state))
-    if not folder.exists():
-        return {}
-    with closing(State(folder)) as state:
-        return state.stopped()
 
 
 def _misfits(prepared: Prepared, thorough: bool) -> Mapping[str, str]:
@@ -247,6 +260,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         cuts=cut,
         confirmed=lambda: _confirmed(prepared),
         misfits=functools.partial(_misfits, prepared),
+        claim=prepared.claim.renew,
         without=lambda misfits: _plan(prepared.without(misfits), socket, most_rows),
         reopened=lambda: _plan(prepared.reopened(), socket, most_rows),
         roll=_roll(prepared, lambda changed: _plan(changed, socket, most_rows)),

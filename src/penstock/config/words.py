@@ -156,7 +156,8 @@ SOURCE = Table(
         Key("max_retained_wal", Size(), "Past how much WAL held back `on_down` counts.", shown="unset", added=True),
         Key(
             "max_connections", Whole(3, 1000), "Connections that read rows, of the whole deployment and all its tasks:"
-            " half are for seeds. The replication connection and looks at the catalog are not counted.", 4, added=True,
+            " half are for seeds. The replication connection, the one that holds the claim to"
+            " the slot, and looks at the catalog are not counted.", 4, added=True,
         ),
         Key("ssl_mode", Word(SslMode), "How much TLS to ask for.", shown="as in the URL, else `prefer`", added=True),
         Key("ssl_root_cert", PATH, "The server's authority: its certificate, or `system`.", shown="none", added=True),

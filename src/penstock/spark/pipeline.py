@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
@@ -55,9 +56,9 @@ class Plan:
 
     `parts` are this process's, with every sink; `opener` gives tasks theirs, with the sinks of these names. `seeds` are
     the sinks (by name) that each index has still to be seeded into. `misfits` asks the database which indexes it no
-    longer fits, and why: by its catalog, or, where something failed, by everything that `check` knows. `without` is the
-    plan for the others; `reopened` the same plan with the sinks' indexes opened again. Of `connections`, each task has
-    one.
+    longer fits, and why: by its catalog, or, where something failed, by everything that `check` knows. `claim` raises
+    where another process has taken the slot over. `without` is the plan for the others; `reopened` the same plan with
+    the sinks' indexes opened again. Of `connections`, each task has one.
     """
 
     options: Mapping[str, str]
@@ -71,6 +72,7 @@ class Plan:
     cuts: Callable[[str], Sequence[Key]]
     confirmed: Callable[[], Lsn]
     misfits: Callable[[bool], Mapping[str, str]]
+    claim: Callable[[], None]
     without: Callable[[Mapping[str, str]], Plan]
     reopened: Callable[[], Plan]
     roll: Roll
@@ -101,6 +103,7 @@ class Pipeline:
     _pausing: threading.Event = field(default_factory=threading.Event)
     _failure: BaseException | None = None
     _seed_error: BaseException | None = None
+    _begun: threading.Event = field(default_factory=threading.Event)
     _opening: threading.RLock = field(default_factory=threading.RLock)
     _backoff: Backoff = field(default_factory=Backoff)
     _given_up: set[str] = field(default_factory=set)
@@ -153,8 +156,14 @@ class Pipeline:
             raise self._seed_error
 
     def _seed(self) -> None:
+        """Seed from the moment that the stream's start is written down.
+
+        Before that, somebody else may read from the slot unnoticed: what is built then would miss what they took.
+        """
+        if any(Path(self.plan.checkpoint).glob("offsets/[0-9]*")):
+            self._begun.set()
         try:
-            self._seeder.run()
+            self._seeder.run(self._begun)
         except BaseException as error:  # noqa: BLE001 - told to the thread that waits
             if not self.stopping.is_set():
                 self._seed_error = error
@@ -180,6 +189,7 @@ class Pipeline:
         """Wait until the query ends, or end it between two batches."""
         look = time.monotonic() + _LOOK_EVERY_S
         while not self.stopping.wait(0.2) and not self._shed.is_set():
+            self._keep_claim()
             if not query.isActive:
                 self._failure = self._failure or failures.told(query.exception())
                 return
@@ -192,6 +202,12 @@ class Pipeline:
             pass  # the batch under way is done; the next one is not begun
         query.stop()
         self._failure = None
+
+    def _keep_claim(self) -> None:
+        try:
+            self.plan.claim()
+        except RetryableError as error:
+            log.debug("the claim to the slot could not be renewed: %s", error)
 
     def _look_at_schemas(self) -> None:
         """Stop what the database no longer fits, before anything fails because of it."""
@@ -283,6 +299,7 @@ class Pipeline:
                 self._watches.note(self._watches.watched())  # there is no telling what was written
                 raise
             self._backoff.succeeded()
+            self._begun.set()
 
     def _apply(self, frame: DataFrame) -> None:
         began = time.monotonic()

@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 # Chunks that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
 _WAVE = 32
 _KEYS_AT_ONCE = 1000
+_LOOK_S = 0.2
 
 
 @dataclass
@@ -50,10 +51,15 @@ class Seeder:
     def _is_stopping(self) -> bool:
         return self.pipeline.stopping.is_set()
 
-    def run(self) -> None:
-        """Seed what has to be, then whatever a TRUNCATE or a lost generation asks for, until the pipeline stops."""
+    def run(self, begun: threading.Event) -> None:
+        """Seed what has to be, then whatever a TRUNCATE or a lost generation asks for, until the pipeline stops.
+
+        Nothing is done before the stream has `begun`.
+        """
         ensured: Plan | None = None
         self._warm_up()
+        while not self._is_stopping() and not begun.wait(_LOOK_S):
+            pass
         while not self._is_stopping():
             self.wanted.clear()
             self._step(self.pipeline.succession.begin)

@@ -1,0 +1,62 @@
+"""The right to a slot: who has it, who waits, and what becomes of it when connections are lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import OperatorError
+from penstock.postgres import claim
+from penstock.postgres.claim import Claim
+from penstock.postgres.connection import resolve
+from tests.fixtures.captures import Published
+from tests.fixtures.databases import Database
+from tests.fixtures.waiting import wait_until
+
+SLOT = "claimed"
+HELD = """SELECT pid FROM pg_locks WHERE locktype = 'advisory'
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
+
+def end(database: Database, pid: int) -> None:
+    database.execute("SELECT pg_terminate_backend(%s)", pid)
+    wait_until(lambda: not database.execute("SELECT FROM pg_stat_activity WHERE pid = %s", pid), 10, "its end")
+
+
+def test_one_process_has_a_slot_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E33: the second is told who has it, and gets it when that one ends; lost with its connection, it is taken again,
+    or it is told who was quicker."""
+    monkeypatch.setattr(claim, "_AGAIN_S", 0.0)
+    settings = resolve(database.url)
+    first, second, other = Claim(settings, SLOT), Claim(settings, SLOT), Claim(settings, "another")
+    try:
+        assert first.take() == ""
+        ((pid,),) = database.execute(HELD)
+        assert f"process {pid}, penstock, user" in second.take()
+        assert other.take() == "", "of another slot"
+        other.close()
+        first.renew()
+        end(database, pid)
+        first.renew()
+        wait_until(lambda: second.take(), 10, "the second to be told")
+        ((pid,),) = database.execute(HELD)
+        end(database, pid)
+        assert second.take() == ""
+        with pytest.raises(OperatorError, match="taken over slot claimed"):
+            first.renew()
+        second.close()
+        wait_until(lambda: not database.execute(HELD), 10, "the lock to go")
+        first.renew()
+    finally:
+        for one in (first, second, other):
+            one.close()
+
+
+def test_a_slot_that_is_read_from_is_not_given(published18: Published) -> None:
+    """E33: whoever reads from it, Penstock or not; and the lock is left free for the one that reads."""
+    claim = Claim(resolve(published18.database.url), published18.slot)
+    published18.streaming()
+    assert claim.take().startswith(f"process {published18.walsender()}, ")
+    assert not published18.database.execute(HELD)
+    published18.close()
+    wait_until(lambda: claim.take() == "", 10, "the slot to be free")
+    claim.close()
