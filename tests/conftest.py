@@ -24,5 +24,6 @@ pytest_plugins = [
     "tests.fixtures.documents.arena",
     "tests.fixtures.stories",
     "tests.fixtures.pipelines",
+    "tests.fixtures.crashes",
     "tests.fixtures.browsers",
 ]

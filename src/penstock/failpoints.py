@@ -11,6 +11,8 @@ import signal
 
 CAPTURE = ("receive", "assemble", "spill", "deliver", "confirm", "feedback")
 ENGINE = ("settle", "resolve", "build", "write", "flush")
+# Durable in every sink, a batch is about to be logged by Spark; logged, the slot is about to pass it, or just did.
+SPARK = ("checkpoint", "acknowledge")
 
 _name, _, _passes = os.environ.get("PENSTOCK_FAILPOINT", "").partition(":")
 _left = int(_passes or 1)

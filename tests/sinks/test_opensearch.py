@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from penstock.contracts import Documents, Sink, Target, Writes
+from penstock.document.mapping import IndexSettings, index_body
+from penstock.document.mapping_analysis import TextAnalysis
+from penstock.document.reading import read_schema
 from penstock.errors import OperatorError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks.opensearch import OpenSearchSettings, OpenSearchSink
@@ -164,12 +167,13 @@ class TestGenerations:
             assert rig.content() == {}
             assert len(physical(node)) == 1, "what was never complete goes"
 
-    def test_a_body_that_the_server_refuses_is_the_operators(self, rig: Rig) -> None:
-        """The ICU analyzers without the server's plugin, say: the server's own words, and no index."""
-        analysis = {"analyzer": {"text": {"type": "custom", "tokenizer": "icu_tokenizer"}}}
-        body = {"settings": {"index": {"analysis": analysis}}}
+    def test_a_body_that_the_server_refuses_is_the_operators(self, node: Node, rig: Rig) -> None:
+        """The ICU analyzers without the server's plugin: the server's own words, and no index."""
+        schema = read_schema("version: 1\ntable: t\nfields: [{text: name}]", "users")
+        body = index_body(schema, IndexSettings(text_analysis=TextAnalysis.ICU))
         with pytest.raises(OperatorError, match="icu_tokenizer"), rig.sink() as sink:
             sink.open(Target("other", "users", "a", "s", body))
+        assert node.ask("GET", "/other-*")[1] == {}
 
 
 class TestDeletes:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable
+from itertools import islice
 
-from penstock.demo.server import Server
-from tests.fixtures.crashes import Crashes
-from tests.fixtures.pipelines import Deployed
+import pytest
+
+from tests.fixtures.crashes import PARTS, Crashes, dealt
 
 CRASHES = int(os.environ.get("PENSTOCK_CRASHES", "50"))
 
 
-def test_killed_at_random_for_long(
-    path: str, start_server: Callable[..., Server], deploy: Callable[..., Deployed], rng: random.Random
-) -> None:
-    """E20, E21, E32: driver, JVM, worker, the stream's reader, the server; looked at after every ten crashes."""
-    crashes = Crashes(deploy(server=start_server()), rng, spread=path == "spread")
-    for done in range(0, CRASHES // 2, 10):
-        crashes.rounds(min(10, CRASHES // 2 - done))
-        crashes.finish()
+@pytest.mark.timeout(7200)
+def test_killed_at_random_for_long(crashes: Crashes) -> None:
+    """E20, E21, E32, E80, E86: driver, JVM, worker, reader, server, search server, network; looked at after each.
+
+    In every third round another part is ended before the first is missed no more, while the run starts, say.
+    """
+    for part in islice(dealt(crashes.rng), CRASHES // 2):
+        crashes.round(part, *([crashes.rng.choice(PARTS)] if crashes.rng.random() < 1 / 3 else []))
+    crashes.finish()

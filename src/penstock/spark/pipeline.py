@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
 
+from penstock import failpoints
 from penstock.contracts import Extent, Key
 from penstock.engine import batch, quarantine
 from penstock.engine.batch import Parts, Tally
@@ -300,6 +301,7 @@ class Pipeline:
                 raise
             self._backoff.succeeded()
             self._begun.set()
+            failpoints.passing("checkpoint")
 
     def _apply(self, frame: DataFrame) -> None:
         began = time.monotonic()

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.taskcontext import TaskContext
 
+from penstock import failpoints
 from penstock.model import Lsn
 from penstock.postgres import slot
 from penstock.postgres.changes import Piece
@@ -105,7 +106,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_chunk_offset(live.further(chunks), live.origin, self._options.slot)
         if chunks:
             live.end_seed()
+        failpoints.passing("acknowledge")
         live.acknowledge(cut)
+        failpoints.passing("acknowledge")
         found = self._latest(live.replay, cut) if cut.lsn else self._opening(live.replay)
         if not cut.lsn and found.lsn and live.opening_chunks:
             return to_chunk_offset(live.opening_chunks, live.origin, self._options.slot)
