@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.postgres.changes import cut
 from penstock.postgres.connection import resolve
 from penstock.postgres.replay import Cut, Replay
 from penstock.postgres.rows import RowShape, row_batches
+from penstock.postgres.transactions import Transaction
 from tests.fixtures.captures import Published
 from tests.fixtures.waiting import wait_until
 
@@ -123,6 +125,32 @@ def test_limits_cut_between_transactions_and_inside_only_where_one_is_too_large(
         read.append([row[0] for row in reader.rows(cuts[-2], cuts[-1])])
     assert [cut.rows for cut in cuts] == [None, None, 4, 8, None]
     assert read == [[1, 2], [3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 13]]
+
+
+class Watched(deque[Transaction]):
+    """Counts the transactions that are looked at."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[Transaction]:
+        for one in super().__iter__():
+            self.looked_at += 1
+            yield one
+
+
+def test_a_small_batch_costs_the_same_however_much_waits(reader: Reader, published18: Published) -> None:
+    """E101: what lies behind its end is not looked at; small transactions count for more than their rows."""
+    for one in range(50):
+        insert(published18, one, one)
+    receiver = reader.replay._receiver
+    wait_until(lambda: len(receiver._ready) == 50, what="all of them")
+    assert receiver._ready_bytes > 50_000
+    receiver._ready = watched = Watched(receiver._ready)
+    end = reader.latest(Cut(), rows=3)
+    assert [row[0] for row in reader.rows(Cut(), end)] == [0, 1, 2]
+    assert watched.looked_at <= 8
+    reader.replay.acknowledge(Cut(receiver.received))
+    assert receiver._ready_bytes == 0
 
 
 def test_a_part_of_a_transaction_is_resumed_in_a_new_process(published18: Published) -> None:

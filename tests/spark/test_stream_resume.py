@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import ConfigError, CoverageError, PenstockError, PositionError, SlotMissingError
 from penstock.model import Lsn
+from penstock.postgres import replication
 from tests.fixtures.databases import Database
 from tests.fixtures.streams import Rows, Steps, Streamed
 from tests.fixtures.waiting import wait_until
@@ -147,6 +148,11 @@ def test_a_checkpoint_ahead_of_the_wal_is_a_clear_stop(opened: Steps) -> None:
     assert "ahead of the server's WAL" in refusal(opened, PositionError)
     opened.offsets[-1] |= {"rows": 3}
     assert "ahead of the server's WAL" in refusal(opened, PositionError)
+    said = refusal(opened, PositionError, failOnDataLoss="false")
+    assert "ahead of the server's WAL" in said and "a new checkpoint" in said
+    opened.drop()
+    assert "ahead of the server's WAL" in refusal(opened, PositionError)
+    assert not opened.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", opened.slot)
 
 
 def test_a_checkpoint_of_another_server_or_slot_is_a_clear_stop(opened: Steps) -> None:
@@ -156,9 +162,25 @@ def test_a_checkpoint_of_another_server_or_slot_is_a_clear_stop(opened: Steps) -
     assert "belongs to the server with system identifier 4711" in refusal(opened, PositionError)
     opened.offsets[-1] = {**mine, "timeline": 7}
     assert "is on timeline 7" in refusal(opened, PositionError)
+    opened.offsets[-1] = {**mine, "system": "4711"}
+    assert "system identifier 4711" in refusal(opened, PositionError, failOnDataLoss="false")
+    opened.drop()
+    assert "system identifier 4711" in refusal(opened, PositionError)
     opened.offsets[-1] = mine
     said = refusal(opened, PositionError, slot="another")
     assert f"belongs to slot {opened.slot}, but the query reads slot another" in said
+
+
+def test_a_place_inside_of_a_transaction_has_to_be_on_the_timeline_too(
+    opened: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E29: a failover that left before it lost a part of that transaction."""
+    insert(opened, 1, 2, 3)
+    opened.restart(maxRowsPerTrigger=2)
+    assert ids(opened.batch()) == [1, 2]
+    opened.offsets[-1] |= {"timeline": 7}
+    monkeypatch.setattr(replication, "timeline_switch", lambda client, timeline: Lsn(5))
+    assert "on timeline 7; this server is on 1 and left it at 0/5" in refusal(opened, PositionError)
 
 
 def test_a_temporary_slot_serves_a_run_without_a_checkpoint_and_no_other(steps: Steps) -> None:

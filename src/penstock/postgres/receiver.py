@@ -18,7 +18,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from penstock import failpoints
 from penstock.errors import (
@@ -38,6 +39,7 @@ from penstock.postgres.transactions import Assembler, Transaction
 from penstock.postgres.watermark import Mark
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # While something was confirmed that the server does not know yet, it is told this often.
 _PROGRESS_S = 0.2
@@ -48,6 +50,8 @@ _LONGEST_STATUS_S = 1.0
 _CLOSE_S = 5.0
 # How long a server that shuts down is made to wait for the consumer.
 _SHUTDOWN_S = 1.0
+# What the objects of a transaction take beside its rows: without it, many small ones would wait for nothing.
+_OVERHEAD_BYTES = 1024
 # What the server takes unless it is configured otherwise; it stands for "never" too.
 _USUAL_SENDER_TIMEOUT_S = 60.0
 # A stream that stood this long was no failed attempt.
@@ -59,7 +63,8 @@ _PASSING = (RetryableError, CapacityError, RecoveryError)
 class Receiver:
     """Connect, receive, assemble, report; one thread, one slot, one consumer.
 
-    `prepare` runs at each connect, before the slot is made or read.
+    `prepare` runs at each connect, before the slot is made or read. `floor` is what the consumer has, where it is sent
+    again from the slot's own position on: the server must have it, too.
     """
 
     def __init__(
@@ -68,11 +73,13 @@ class Receiver:
         config: ReplicationConfig,
         watermark: Mark,
         prepare: Callable[[], None] = lambda: None,
+        floor: Lsn = Lsn.ZERO,
     ) -> None:
         self._settings = settings
         self._config = config
         self._watermark = watermark
         self._prepare = prepare
+        self._floor = floor
         self._assembler = Assembler(config.spill_bytes, config.spill_dir)
         self._ready: deque[Transaction] = deque()
         self._ready_bytes = 0
@@ -126,25 +133,25 @@ class Receiver:
                 taken.append(self._ready.popleft())
                 size += taken[-1].size
             was_full = self._full
-            self._ready_bytes -= size
+            self._ready_bytes -= size + len(taken) * _OVERHEAD_BYTES
             if was_full and not self._full:
                 self._changed.notify_all()
             return taken
 
-    def newer(self, than: Lsn, timeout_s: float, upto: Lsn = Lsn.MAX) -> list[Transaction]:
-        """Complete transactions, oldest first, which stay until they are released.
+    def newer(self, than: Lsn, timeout_s: float, upto: Lsn = Lsn.MAX) -> bool:
+        """Whether a complete transaction waits that ends behind `than`: waits for one.
 
-        Waits for one that ends behind `than`, or until everything up to `upto` has been received.
+        Or until everything up to `upto` has been received. What waits stays until it is released.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._has(than) or self._reached >= upto or self._ended, timeout_s)
             failpoints.passing("deliver")
             if self._error and not self._has(than):
                 raise self._error
-            return list(self._ready)
+            return self._has(than)
 
-    def upto(self, reach: Lsn, timeout_s: float) -> list[Transaction]:
-        """The same, waiting until everything up to `reach` has been received: it is, however full the buffer is."""
+    def upto(self, reach: Lsn, timeout_s: float) -> None:
+        """Wait until everything up to `reach` has been received: it is, however full the buffer is."""
         with self._changed:
             if reach > self._needed:
                 self._needed = reach
@@ -153,7 +160,11 @@ class Receiver:
             failpoints.passing("deliver")
             if self._error and self._reached < reach:
                 raise self._error
-            return list(self._ready)
+
+    def waiting(self, look: Callable[[Iterable[Transaction]], T]) -> T:
+        """What `look` finds among the complete transactions, oldest first; it had better not look at all of them."""
+        with self._changed:
+            return look(self._ready)
 
     def holds(self, behind: Lsn) -> bool:
         """Whether a complete transaction waits that ends behind this."""
@@ -173,7 +184,7 @@ class Receiver:
             was_full = self._full
             while self._ready and self._ready[0].end_lsn <= upto:
                 done = self._ready.popleft()
-                self._ready_bytes -= done.size
+                self._ready_bytes -= done.size + _OVERHEAD_BYTES
                 done.release()
             if was_full and not self._full:
                 self._changed.notify_all()
@@ -289,7 +300,7 @@ class Receiver:
         client = replication.connect(self._settings)
         try:
             held = max(self._received, self._watermark.durable)
-            self._check_server(client, held)
+            self._check_server(client, max(held, self._floor))
             self._prepare()
             self._claim_slot(client, held)
             self._sender_timeout_s = _sender_timeout_s(client)
@@ -398,7 +409,7 @@ class Receiver:
             with self._changed:
                 self._reached = max(self._reached, reached, self._received)
                 self._ready.extend(complete)
-                self._ready_bytes += sum(transaction.size for transaction in complete)
+                self._ready_bytes += sum(transaction.size + _OVERHEAD_BYTES for transaction in complete)
                 self._changed.notify_all()
 
     def _answer(self, duplex: Duplex, wal_end: Lsn) -> None:

@@ -8,8 +8,9 @@ the limits. Deliberately not: writing cuts down. The consumer's own log does tha
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.errors import UnavailableError
@@ -51,9 +52,10 @@ class Replay:
         settings: ConnectionSettings,
         config: ReplicationConfig,
         prepare: Callable[[], None] = lambda: None,
+        floor: Lsn = Lsn.ZERO,
     ) -> None:
         self._held = Held()
-        self._receiver = Receiver(settings, config, self._held, prepare)
+        self._receiver = Receiver(settings, config, self._held, prepare, floor)
         self._moved_at = time.monotonic()
 
     @property
@@ -94,8 +96,8 @@ class Replay:
 
         With `upto`, what was committed behind that is left for later, and nothing is waited for once it is reached.
         """
-        ready = self._receiver.newer(start.whole, wait_s, upto)
-        found = _fit(start, [t for t in ready if t.end_lsn <= upto], max_rows, max_bytes)
+        self._receiver.newer(start.whole, wait_s, upto)
+        found = self._receiver.waiting(lambda ready: _fit(start, _until(upto, ready), max_rows, max_bytes))
         if found != start:
             self._moved_at = time.monotonic()
             return found
@@ -108,7 +110,7 @@ class Replay:
         idle_s = time.monotonic() - self._moved_at
         if reached - start.lsn < IDLE_BYTES and idle_s < IDLE_S:
             return start
-        if any(transaction.end_lsn > start.lsn for transaction in self._receiver.newer(start.lsn, 0)):
+        if self._receiver.holds(start.lsn):
             return start  # a change came meanwhile: next time
         self._moved_at = time.monotonic()
         return Cut(reached)
@@ -130,21 +132,25 @@ class Replay:
                     f"been silent for {patience_s:.0f} s",
                     hint="It may be busy or unreachable; the next attempt asks for them again.",
                 )
-        return list(_spans(start, end, self._receiver.upto(end.lsn, 0)))
+        return self._receiver.waiting(lambda ready: list(_spans(start, end, ready)))
 
     def close(self) -> None:
         """End the stream."""
         self._receiver.close()
 
 
-def _spans(start: Cut, end: Cut, ready: list[Transaction]) -> Iterator[Span]:
-    for transaction in ready:
+def _until(end: Lsn, ready: Iterable[Transaction]) -> Iterator[Transaction]:
+    return itertools.takewhile(lambda transaction: transaction.end_lsn <= end, ready)
+
+
+def _spans(start: Cut, end: Cut, ready: Iterable[Transaction]) -> Iterator[Span]:
+    for transaction in _until(end.lsn, ready):
         first, last = start.covers(transaction), end.covers(transaction)
         if last > first:
             yield Span(transaction, first, last)
 
 
-def _fit(start: Cut, ready: list[Transaction], max_rows: int | None, max_bytes: int | None) -> Cut:
+def _fit(start: Cut, ready: Iterable[Transaction], max_rows: int | None, max_bytes: int | None) -> Cut:
     """The furthest cut whose rows are within the limits; at least one row where there is one."""
     found, rows, size = start, 0, 0.0
     for transaction in ready:

@@ -10,7 +10,9 @@ from penstock.errors import PositionError, SlotMissingError
 from penstock.model import Lsn, Origin
 from penstock.postgres.slot import SlotInfo
 
-_RECONCILE = "Run penstock reconcile --repair, or start with a new slot and a new backfill."
+_RECONCILE = (
+    "Run penstock reconcile --repair, or start with a new slot and a new backfill (a Spark query: a new checkpoint)."
+)
 
 
 def check_origin(origin: Origin | None, found: Origin, switch: Lsn | None, held: Lsn) -> None:

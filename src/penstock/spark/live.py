@@ -2,7 +2,8 @@
 
 Guarantees: it connects only where the offsets still fit the server and the slot: the slot is there, stands at or
 before the start, and belongs to the system that the offsets name. Otherwise it is a clear stop, or, with
-`failOnDataLoss` false, a warning, and the query goes on behind what is gone.
+`failOnDataLoss` false, a warning, and the query goes on behind what is gone; never on another server, or on one whose
+WAL the offsets are ahead of, where what is new would count as read.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Live:
             options.slot,
             options.publication,
             start_lsn=start.lsn if start.rows is None and self._resumed else Lsn.ZERO,
-            origin=origin if self._resumed else None,
+            origin=origin,  # also where changes are lost: another server's positions mean nothing here
             temporary_slot=options.temporary_slot,
             failover=options.failover,
             buffer_bytes=options.spool_max_bytes,
@@ -73,7 +74,8 @@ class Live:
         if options.starting_position == "snapshot" and origin is None:
             self.opening_chunks = self._start_with_snapshot()
         self._files: list[str] = []
-        self.replay = Replay(self._settings, config, self._check_slot)
+        floor = self._floor if self._resumed else Lsn.ZERO
+        self.replay = Replay(self._settings, config, self._check_slot, floor)
         self._report = health.Report(options.slot, self._settings.describe(), self.replay)
 
     def _start_with_snapshot(self) -> Chunks:
@@ -116,9 +118,13 @@ class Live:
         return self._tables.plan
 
     def _check_loss(self) -> None:
-        """Stop where changes are gone for good, unless `failOnDataLoss` says to go on behind them."""
+        """Stop where changes are gone for good, unless `failOnDataLoss` says to go on behind them.
+
+        There is nothing behind a position that the server's WAL does not reach: that is a stop either way.
+        """
+        found = self._look()
         try:
-            self._check_slot()
+            self._require(found)
         except (SlotMissingError, SlotLostError, PositionError) as error:
             if self._options.fail_on_data_loss:
                 raise
@@ -130,12 +136,21 @@ class Live:
 
     def _check_slot(self) -> None:
         """Before a slot is made or read: the publication is there, and the slot still holds what the offsets need."""
+        self._require(self._look())
+
+    def _look(self) -> slot.SlotInfo | None:
         options = self._options
         with open_sql(self._settings) as connection:
             found = slot.inspect(connection, options.slot)
             if found:
                 publication.require(connection, options.publication, options.slot, options.tables)
             ((wal_end,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+        if self._resumed:
+            resume.check_wal(self._floor, Lsn.parse(wal_end))
+        return found
+
+    def _require(self, found: slot.SlotInfo | None) -> None:
+        options = self._options
         if not self._resumed:
             return
         if found is None:
@@ -145,7 +160,6 @@ class Live:
                 "set failOnDataLoss to false to go on without them.",
             )
         slot.verify(found, self._settings.database)
-        resume.check_wal(self._floor, Lsn.parse(wal_end))
         confirmed = found.confirmed_flush_lsn or Lsn.ZERO
         if confirmed > self._floor:
             raise PositionError(

@@ -67,7 +67,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("failOnDataLoss", "stream: stop when changes are gone for good, instead of going on behind them", "true"),
     Option("spoolDir", "stream: where large transactions wait on disk", "the system's temporary folder"),
     Option("spoolShared", "stream: every node reaches spoolDir, so large batches travel as files there", "false"),
-    Option("spoolMaxBytes", "stream: how many bytes of changes may wait for Spark", "268435456"),
+    Option("spoolMaxBytes", "stream: how many bytes of changes may wait in memory for Spark", "268435456"),
     Option("keyColumns", "keys: the columns a change carries, as JSON: {\"table\": [columns]}", "identity and links"),
     Option("directSocket", "keys: where the reader also hands small batches to the driver; penstock run uses it"),
     Option("columns", "snapshot: these columns only, separated by commas"),
