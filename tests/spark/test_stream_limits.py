@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from penstock.errors import OperatorError
 from penstock.model import Lsn
 from penstock.postgres import replay
 from penstock.spark import reader
@@ -113,6 +115,34 @@ def test_a_planned_batch_comes_again_though_the_spool_has_become_smaller(opened:
     opened.commit()
     insert(opened, 51, 51)
     assert taken(opened, 51) == [[51]]
+
+
+def test_large_batches_lie_in_a_shared_folder_for_whoever_may_read_it_and_no_longer_than_needed(
+    opened: Steps, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """E105: what a killed reader left goes once the slot is held again; a task that cannot read says what to do."""
+    monkeypatch.setattr(reader, "_INLINE_BYTES", 0)
+    tmp_path.chmod(0o750)
+    (tmp_path / "penstock-other-1.batch").touch()
+    opened.restart(spoolDir=str(tmp_path), spoolShared="true")
+    insert(opened, 1, 3)
+    wait_until(opened.poll, what="rows")
+    assert [row["id"] for row in opened.read()] == [1, 2, 3]
+    assert opened.reader is not None and opened.reader._live is not None
+    (left,) = opened.reader._live._files
+    assert Path(left).stat().st_mode & 0o777 == 0o640
+    opened.reader._live._files.clear()  # as if it were killed
+    opened.restart()
+    assert Path(left).exists()
+    assert [row["id"] for row in opened.read()] == [1, 2, 3]
+    assert not Path(left).exists()
+    (partition,) = opened.reader.partitions(opened.start(), opened.offsets[-1])
+    Path(partition.path).unlink()  # type: ignore[attr-defined]
+    with pytest.raises(OperatorError, match="a task cannot read its batch from"):
+        opened.reader.read(partition)
+    opened.commit()
+    opened.poll()
+    assert [path.name for path in tmp_path.glob("penstock-*")] == ["penstock-other-1.batch"]
 
 
 def test_an_idle_reader_gives_equal_offsets_and_does_not_spin(opened: Steps, monkeypatch: pytest.MonkeyPatch) -> None:

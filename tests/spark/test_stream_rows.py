@@ -230,3 +230,19 @@ def test_a_table_whose_updates_would_then_be_rejected_is_not_published(steps: St
     steps.begin(table="t")
     with pytest.raises(OperatorError, match="replica identity"):
         steps.poll()
+
+
+def test_a_table_that_others_inherit_from_is_streamed_together_with_them_or_not_at_all(steps: Steps) -> None:
+    """E50, E100: a snapshot would have their rows and the stream would not."""
+    steps.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    steps.execute("CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (t)")
+    for start in "slot", "snapshot":
+        steps.begin(table="t", startingPosition=start)
+        with pytest.raises(ConfigError, match=r"tables that inherit from it \(public.heir\)") as caught:
+            steps.poll()
+        assert '.option("tables", "public.t, public.heir")' in str(caught.value)
+    assert not steps.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", steps.slot)
+    steps.begin(table=None, tables="public.t, public.heir", startingPosition=None).open()
+    steps.execute("INSERT INTO heir VALUES (1, 'x')")
+    (row,) = steps.rows(1)
+    assert row["_table"] == "public.heir"

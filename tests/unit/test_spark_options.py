@@ -80,8 +80,9 @@ def test_an_option_like_no_other_is_pointed_to_the_list() -> None:
         ({"password": "x", "passwordEnv": "Y"}, "password and passwordEnv are both given"),
         ({"url": "x", "urlEnv": "Y"}, "url and urlEnv are both given"),
         ({"dbtable": "other"}, "table is given twice"),
-        ({"numPartitions": "2"}, "belong to a batch read"),
-        ({"where": "id > 1"}, "belong to a batch read"),
+        ({"numPartitions": "2"}, "numPartitions belongs to a batch read"),
+        ({"where": "id > 1"}, "where belongs to a batch read"),
+        ({"mode": "keys", "preimage": "true"}, "preimage belongs to mode rows"),
         ({"mode": "keys", "startingPosition": "snapshot"}, "one table in mode rows"),
         ({"spoolShared": "true"}, "spoolShared needs spoolDir"),
         ({"sslMode": "full"}, "verify-full"),
@@ -97,6 +98,17 @@ def test_a_batch_read_wants_no_slot_and_one_table() -> None:
         SourceOptions.parse(STREAM).for_batch()
     with pytest.raises(ConfigError, match="one table"):
         SourceOptions.parse({"tables": "a, b"}).for_batch()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [option.name for option in OPTIONS if option.meaning.startswith(("stream:", "keys:")) and option.name != "slot"],
+)
+def test_an_option_of_a_stream_is_not_ignored_by_a_batch_read(name: str) -> None:
+    value = next(o.default if o.words or o.default in ("true", "false") else "1" for o in OPTIONS if o.name == name)
+    value = "{}" if name == "keyColumns" else value
+    with pytest.raises(ConfigError, match=f"{name} belongs to a stream, and no slot is given"):
+        SourceOptions.parse({"table": "t", name: value}).for_batch()
 
 
 def test_several_tables_are_told_apart_by_commas_outside_of_quotes() -> None:

@@ -8,10 +8,12 @@ WAL the offsets are ahead of, where what is new would count as read.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import InputPartition
@@ -74,6 +76,9 @@ class Live:
         if options.starting_position == "snapshot" and origin is None:
             self.opening_chunks = self._start_with_snapshot()
         self._files: list[str] = []
+        self._unswept = options.batch_folder()
+        server = f"{self._settings.describe()} {options.slot}"
+        self._prefix = f"penstock-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
         floor = self._floor if self._resumed else Lsn.ZERO
         self.replay = Replay(self._settings, config, self._check_slot, floor)
         self._report = health.Report(options.slot, self._settings.describe(), self.replay)
@@ -179,17 +184,27 @@ class Live:
     def pieces(self, start: Cut, end: Cut, meanwhile: Callable[[], None]) -> Iterator[Piece]:
         """The changes after `start` up to `end`, cut for the tasks; their tables are known when they are handed out."""
         spans = self.replay.between(start, end, _SILENCE_S, meanwhile)
+        self._sweep()
         for piece in changes.cut(spans, _PIECE_ROWS, _PIECE_BYTES):
             rows = piece.rows
             self._tables.meet(rows.relations if isinstance(rows, Truncated) else rows.described())
             yield piece
 
     def keep(self, content: bytes, folder: str) -> str:
-        """A file with the content, for the tasks of the batch being planned."""
-        with tempfile.NamedTemporaryFile(prefix="penstock-", suffix=".batch", dir=folder, delete=False) as file:
+        """A file with the content, for the tasks of the batch being planned: who may read the folder may read it."""
+        prefix = f"{self._prefix}-"
+        with tempfile.NamedTemporaryFile(prefix=prefix, suffix=".batch", dir=folder, delete=False) as file:
+            os.fchmod(file.fileno(), 0o600 | (os.stat(folder).st_mode & 0o044))
             file.write(content)
         self._files.append(file.name)
         return file.name
+
+    def _sweep(self) -> None:
+        """Once the slot is ours, whatever lies under its name was left by a reader that was killed."""
+        folder, self._unswept = self._unswept, None
+        if folder:
+            for path in Path(folder).glob(f"{self._prefix}-*.batch"):
+                path.unlink(missing_ok=True)
 
     def _drop_files(self) -> None:
         """Remove the files of batches that are done."""

@@ -111,6 +111,7 @@ class SourceOptions:
     where: str = ""
     num_partitions: int | None = None
     partition_column: str = ""
+    given: frozenset[str] = field(default=frozenset(), compare=False)  # the names, as they are documented
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -143,19 +144,22 @@ class SourceOptions:
             where=given.text("where"),
             num_partitions=given.number("numPartitions"),
             partition_column=given.text("partitionColumn"),
+            given=given.names_of_all(),
         )
 
     def for_stream(self) -> SourceOptions:
         """Itself, once it is fit for a stream."""
         if not self.slot:
             raise ConfigError("a stream needs a slot", hint='Add .option("slot", "a_name"); it is made on first start.')
-        if self.columns or self.where or self.num_partitions or self.partition_column:
+        if strange := self._given("snapshot"):
             raise ConfigError(
-                "columns, where, numPartitions and partitionColumn belong to a batch read, not to a stream",
+                f"{strange} belongs to a batch read, not to a stream",
                 hint="Filter and select on the stream's DataFrame instead.",
             )
         if (self.key_columns or self.direct_socket) and self.mode != "keys":
             raise ConfigError("keyColumns and directSocket belong to mode keys", hint='Add .option("mode", "keys").')
+        if self.preimage and self.mode == "keys":
+            raise ConfigError("preimage belongs to mode rows", hint="Leave it out: keys have old and new beside it.")
         if self.spool_shared and not self.spool_dir:
             raise ConfigError("spoolShared needs spoolDir: the folder that every node reaches")
         if self.starting_position == "snapshot" and (self.mode != "rows" or self.many):
@@ -170,7 +174,17 @@ class SourceOptions:
             raise ConfigError("a slot belongs to a stream", hint="Leave slot out, or use spark.readStream.")
         if self.many:
             raise ConfigError("a batch read takes one table", hint='Give it as .option("table", …).')
+        if strange := self._given("stream", "keys"):
+            raise ConfigError(
+                f"{strange} belongs to a stream, and no slot is given",
+                hint='A stream needs .option("slot", "a_name"); for a batch read leave it out.',
+            )
         return self
+
+    def _given(self, *kinds: str) -> str:
+        """The first option that was given though it belongs to reads of these kinds."""
+        strange = (o.name for o in OPTIONS if o.name in self.given and o.meaning.partition(":")[0] in kinds)
+        return next(strange, "")
 
     def batch_folder(self) -> str | None:
         """Where a large batch may lie as files: a folder that every task reaches. Asked in the reader's process."""
@@ -244,6 +258,9 @@ class _Given:
         if not value.isdecimal() or int(value) < 1:
             raise ConfigError(f"{name} is {value!r}", hint="It is a whole number above zero.")
         return int(value)
+
+    def names_of_all(self) -> frozenset[str]:
+        return frozenset(self._values)
 
     def names(self, name: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in self._values.get(name, "").split(",") if part.strip())

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.taskcontext import TaskContext
 
 from penstock import failpoints
+from penstock.errors import OperatorError
 from penstock.model import Lsn
 from penstock.postgres import slot
 from penstock.postgres.changes import Piece
@@ -63,8 +64,14 @@ class ChangePartition(InputPartition):
         """The bytes."""
         if not self.path:
             return self.data
-        with open(self.path, "rb") as file:
-            return file.read()
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise OperatorError(
+                f"a task cannot read its batch from {self.path}: {error.strerror}",
+                hint="Let spoolDir be a folder that every worker reaches and may read, or leave spoolShared out.",
+            ) from error
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

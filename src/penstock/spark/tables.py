@@ -3,7 +3,8 @@
 Rows stream under the name of the table that holds them: the one that was asked for, or a partition of it, which may be
 younger than the query. Guarantees: no row of a table that was asked for is taken for somebody else's, also one of a
 partition that was attached meanwhile; a table that was renamed, or whose columns are not those that the query was
-planned with, is a clear stop before any of its rows is handed on. A restart adopts the new shape.
+planned with, is a clear stop before any of its rows is handed on. A restart adopts the new shape. A table that others
+inherit from is refused unless they are asked for, too.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class TableWatch:
             leaves = [leaf for info in asked.values() for leaf in info.partitions]
             found = asked | catalog.read_tables(connection, leaves)
         names = {leaf: table for table, info in asked.items() for leaf in (table, *info.partitions) if leaf in found}
+        if options.mode == "rows":
+            _require_heirs(asked)
         if options.preimage:
             _require_whole_rows([found[table] for table in names])
         self.plan = _plan(names, found, options)
@@ -99,6 +102,17 @@ def _plan(names: Mapping[QualifiedTable, QualifiedTable], found: Tables, options
         },
         types={asked: {c.name: (c.type_oid, c.typmod) for c in found[asked].columns} for asked in set(names.values())},
     )
+
+
+def _require_heirs(asked: Tables) -> None:
+    """A query of a table reads the rows of those that inherit from it; the stream has them under their own names."""
+    for table, info in asked.items():
+        if heirs := [str(heir) for heir in info.inheritors if heir not in asked]:
+            raise ConfigError(
+                f"rows of {table} are also in tables that inherit from it ({', '.join(heirs)}), whose changes are "
+                "not its own",
+                hint=f'Name each of them: .option("tables", "{", ".join([str(table), *heirs])}").',
+            )
 
 
 def _require_whole_rows(tables: Iterable[TableInfo]) -> None:
