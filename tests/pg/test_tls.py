@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.main import run
 from penstock.errors import AccessError, AuthenticationError, PenstockError, TlsError, UnavailableError
 from penstock.model import SslMode, TlsConfig
 from penstock.postgres.connection import open_pgconn, open_sql, resolve
@@ -48,6 +49,30 @@ def test_every_mode_holds_for_sql_and_for_replication(
     encrypted = mode is not SslMode.DISABLE
     assert _connect_both(proxy.url(database.name), tls) == (encrypted, encrypted)
     assert [(one.encrypted, one.replication) for one in proxy.startups] == [(encrypted, False), (encrypted, True)]
+
+
+def test_a_deployments_check_and_build_obey_its_setting(
+    db18: Database,
+    tls_proxy: StartProxy,
+    certificates: Certificates,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """E111: every connection of both, on a server that takes no other."""
+    db18.execute("CREATE TABLE person (id int PRIMARY KEY, name text); INSERT INTO person VALUES (1, 'Ada')")
+    proxy = tls_proxy(db18.server, mode="insists")
+    source = (
+        f'connection_url = "{proxy.url(db18.name)}"\nssl_mode = "verify-full"\nssl_root_cert = "{certificates.root}"'
+    )
+    index = '[[index]]\nname = "people"\nschema = "people.schema.yml"\n'
+    (tmp_path / "penstock.toml").write_text(f'[source]\ntype = "postgres"\n{source}\n{index}')
+    (tmp_path / "people.schema.yml").write_text("version: 1\ntable: person\nfields: [{keyword: name}]\n")
+    assert run(["sample", "people", "1", "--raw", "--config", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == '{"name":"Ada"}'
+    run(["check", "--config", str(tmp_path)])
+    assert "public.person" in capsys.readouterr().out
+    assert len(proxy.startups) > 2
+    assert all(one.encrypted for one in proxy.startups)
 
 
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])

@@ -82,6 +82,16 @@ def test_every_flag_has_its_variable_and_none_takes_a_password() -> None:
         assert flag != "--password"
 
 
+@pytest.mark.parametrize("between", ["\n", ";", " ;\n"])
+def test_several_values_in_a_variable_may_hold_blanks(between: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = {"spark.driver.extraJavaOptions": "-Da=1 -Db=2", "spark.ui.enabled": "false"}
+    monkeypatch.setenv("PENSTOCK_CONF", between.join(f"{name}={value}" for name, value in conf.items()))
+    monkeypatch.setenv("PENSTOCK_TABLE", between.join(['"order lines"', "shop.users"]))
+    assert main.cli.commands["run"].make_context("run", []).params["conf"] == conf
+    tables = main.cli.commands["init"].make_context("init", []).params["table"]
+    assert tables == [QualifiedTable("public", "order lines"), QualifiedTable("shop", "users")]
+
+
 def test_a_variable_means_the_same_to_every_command_that_reads_it() -> None:
     """What is set for one command must not be obeyed by another one that means something else by it."""
     meanings: dict[str, tuple[object, ...]] = {}

@@ -39,7 +39,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         deployment: Any = SimpleNamespace(
             source=source, prefix="", enabled=[], state=".penstock", locate=lambda path: str(tmp_path / path)
         )
-        watching: Any = SimpleNamespace(page="", attach=lambda *_: {})
+        watching: Any = SimpleNamespace(page="", attach=lambda *_: {}, close=lambda: None)
         return command._run(deployment, watching, ("local[*]", {}), False)
 
     return run

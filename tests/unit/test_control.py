@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,29 @@ def test_a_caller_that_leaves_without_a_word_disturbs_nobody(control: Control, s
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(state / "control.sock"))
     assert ask(state, "status") == {"batches": 3}
+
+
+def test_an_answer_that_takes_long_holds_up_no_other(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whoever knows that it takes long waits longer than others."""
+    asked, go_on, said = threading.Event(), threading.Event(), []
+
+    def slow(_: Mapping[str, Any]) -> str:
+        asked.set()
+        go_on.wait(10)
+        return "done"
+
+    monkeypatch.setattr("penstock.ops.control._PATIENCE_S", 0.5)
+    control = Control(state, {**ANSWERS, "slow": slow})
+    waiting = threading.Thread(target=lambda: said.append(ask(state, "slow", patience_s=10)))
+    waiting.start()
+    assert asked.wait(10)
+    assert ask(state, "status") == {"batches": 3}
+    with pytest.raises(RetryableError, match="does not answer"):
+        ask(state, "slow")
+    go_on.set()
+    waiting.join(10)
+    assert said == ["done"]
+    control.close()
 
 
 def test_where_nothing_runs_the_next_step_is_told(state: Path) -> None:

@@ -66,9 +66,14 @@ def test_every_python_example_is_valid_python() -> None:
 
 def test_every_error_is_in_the_reference() -> None:
     page = (ROOT / "docs/reference/errors.md").read_text()
-    documented = set(re.findall(r"^\| \**(\w+Error)\b", page, re.MULTILINE))
-    defined = {name for name in vars(errors) if name.endswith("Error")} - {"PenstockError"}
-    assert documented == defined
+    documented = set(re.findall(r"^\| \**(\w+Errors?)\b", page, re.MULTILINE))
+    source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    classes = re.findall(r"^class (\w+)\((\w+)", source, re.MULTILINE)
+    known = {"PenstockError"}
+    while more := {name for name, above in classes if above in known} - known:
+        known |= more
+    assert documented == known - {"PenstockError"}
+    assert len(known) > len([name for name in vars(errors) if name.endswith("Error")]), "also those defined elsewhere"
 
 
 @pytest.mark.parametrize("settings", [ReplicationConfig, TlsConfig])
@@ -156,3 +161,33 @@ def test_every_deployment_file_that_is_shown_is_toml() -> None:
 def test_every_public_path_is_in_the_reference() -> None:
     page = (ROOT / "docs/reference/http.md").read_text()
     assert not [path for path in PATHS if f"| `{path}` |" not in page]
+
+
+# A figure of a benchmark is named with its unit, or with what it is a ratio of.
+FIGURE = re.compile(
+    r'"((?:[a-z0-9]+_)+(?:s|mb|ratio|p50|p99|10x|defaults|1000|full|document|false|rounds|1e\d|jdbc|copy|keys)'
+    r'|books|rows|checksum|flat)"'
+)
+BENCHES = {
+    "capture": ["capture"],
+    "spark": ["spark_stream", "spark_snapshot"],
+    "documents": ["documents"],
+    "engine": ["engine"],
+    "reference": ["reference"],
+    "operations": ["operations"],
+}
+
+
+def test_every_figure_of_every_benchmark_has_its_row() -> None:
+    """By its key in the last line that the program prints; what was not measured says so."""
+    page = (ROOT / "docs/explanation/benchmarks.md").read_text()
+    sections = {
+        found[0]: section for section in page.split("\n## ") if (found := re.findall(r"make bench-(\w+)`", section))
+    }
+    targets = re.findall(r"^bench-(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert BENCHES.keys() == set(targets) == sections.keys()
+    for target, programs in BENCHES.items():
+        source = "".join((ROOT / "bench" / f"{program}.py").read_text() for program in programs)
+        keys = set(FIGURE.findall(source)) | {f"docs_per_s_{10**n}" for n in range(5) if target == "documents"}
+        assert len(keys) >= 6
+        assert not {key for key in keys if f"{key}`" not in sections[target]}, target

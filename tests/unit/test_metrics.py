@@ -27,7 +27,7 @@ TOLD: dict[str, Any] = {
     "batches": 5,
     "direct_batches": 4,
     "stages_s": {"build": 0.5},
-    "quarantine": 2,
+    "quarantined": 2,
     "away": {"search": "down"},
     "restarts": 1,
     "trouble": "",

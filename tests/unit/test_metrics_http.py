@@ -124,6 +124,8 @@ def test_the_page_is_for_everybody_and_each_answer_for_who_holds_the_token(addre
     assert ask(address, f"/status?token={token}").status == 401, "a token in a URL opens nothing"
     found = ask(address, "/search?index=users&query=a%20b", Authorization=f"Bearer {token}")
     assert found.json == {"asked": "search", "action": "list", "index": "users", "query": "a b"}
+    found = ask(address, "/quarantine?action=drop", Authorization=f"Bearer {token}")
+    assert found.json == {"asked": "quarantine", "action": "list"}, "what is read changes nothing, whatever it says"
     acted = ask(address, "/quarantine", "POST", {"action": "replay"}, Authorization=f"Bearer {token}", **JSON)
     assert acted.json == {"asked": "quarantine", "action": "replay"}
 

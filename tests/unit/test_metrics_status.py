@@ -61,7 +61,7 @@ def test_a_sample_tells_positions_and_lag_and_a_silent_server_is_told_as_that(re
     told = sampler.told()
     assert told["source"]["lag_bytes"] == 300, "nothing that was received counts while a batch is under way"
     assert (told["source"]["written"], told["source"]["confirmed"]) == ("0/190", "0/5A")
-    assert (told["quarantine"], told["ready"]) == (2, True)
+    assert (told["quarantined"], told["ready"]) == (2, True)
     sampler.take()
     told = sampler.told()
     assert told["source"]["reachable"] is False
@@ -161,6 +161,17 @@ def test_commit_times_come_with_the_batch_also_with_one_that_is_too_large(
     finally:
         desk.close()
     assert commits("desk.sock") == commits("") == ()
+
+
+def test_the_quantiles_of_the_histogram_are_of_what_is_in_it(report: Report) -> None:
+    """It goes back five minutes; the others are of the last one."""
+    now = time.time()
+    report.latency.observe(2.0, now - 200, 90)
+    report.latency.observe(0.02, now, 10)
+    told = report.told()["latency"]
+    assert told["p50_s"] == pytest.approx(0.02, rel=0.3)
+    assert told["counts_p50_s"] == pytest.approx(2.0, rel=0.3)
+    assert sum(told["counts"]) == 100
 
 
 def test_a_clock_that_is_behind_the_servers_gives_no_negative_latency(report: Report) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from penstock.app.quarantine import answer
 from penstock.contracts import Rejection
 from penstock.document.ids import document_id
 from penstock.engine import batch, quarantine
 from penstock.engine.state import State
+from penstock.errors import ConfigError
 from penstock.model import Lsn
 from tests.unit.engine_parts import Journal, MemorySink, changes, parts
 
@@ -93,9 +98,47 @@ def test_a_replay_builds_anew_for_the_sinks_that_rejected_and_no_others(state: S
     assert journal[-1] == ("flush", "second")
 
 
+def test_a_list_comes_in_portions_the_oldest_first(state: State) -> None:
+    """However many there are, one answer has so many and says how many there are in all."""
+    put(state, *"cab")
+    put(state, "a", sink="another")
+    put(state, "z", index="other")
+    pipeline: Any = SimpleNamespace(state=state)
+    met, after = [], ""
+    while after is not None:
+        told = answer(pipeline, {"action": "list", "limit": "2", "after": after})
+        assert len(told["entries"]) <= 2
+        assert told["total"] == 5
+        met += [(one["index"], one["sink"], one["id"]) for one in told["entries"]]
+        after = told["next"]
+    assert met == [(one.index, one.sink, one.id) for one in state.quarantined()]
+    assert len(set(met)) == 5
+    assert answer(pipeline, {"action": "list", "index": "other"})["total"] == 1
+    assert {one.sink for one in state.quarantined("books", ["a", "nothing"])} == {"another", "memory"}
+
+
+HOSTILE: list[Any] = [5, None, 1.5, True, [], ["x"], [["b"]], {"a": 1}, "nan", "inf", "-1e999", "x" * 5000, '["a"]']
+
+
+def test_whatever_is_asked_of_the_quarantine_is_answered_or_refused_in_a_sentence(state: State) -> None:
+    put(state, "a")
+    pipeline: Any = SimpleNamespace(state=state, plan=SimpleNamespace(parts=parts([], MemorySink("memory"), rows="a")))
+    for action, name, value in product(
+        ["list", "replay", "forget", *HOSTILE], ["index", "ids", "limit", "after"], HOSTILE
+    ):
+        try:
+            assert answer(pipeline, {"action": action, name: value}).keys() <= {"entries", "total", "next", "taken"}
+        except ConfigError as error:
+            assert error.hint
+    assert left(state) == [("memory", "a")]
+
+
 def test_the_ids_in_quarantine_are_told_as_they_change(state: State) -> None:
     assert state.aside() == frozenset()
     put(state, "a", "b")
     assert state.aside() == {("books", "a"), ("books", "b")}
     state.release(state.quarantined("books", ["a"]))
     assert state.aside() == {("books", "b")}
+    held = state.aside()
+    state.stop_index("other", "of no matter")
+    assert state.aside() is held, "read again only where it may be another"

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.app.asked import text
 from penstock.app.parts import open_builder
 from penstock.config.connection import connection_settings
 from penstock.contracts import Held, Key, ReadableSink
@@ -36,10 +37,10 @@ _MOST_PATHS = 20
 
 def answer(prepared: Prepared, pipeline: Pipeline, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The control socket's `explain`: of `index` the document `id`; with `values`, what is in it."""
-    parts, index = pipeline.plan.parts, str(asked["index"])
+    parts, index = pipeline.plan.parts, text(asked, "index")
     if index not in parts.sinks:
         raise ConfigError(f"index {index} is not kept now", hint="See penstock status: it may be stopped.")
-    told = _sources(prepared.settings, prepared.builder, index, str(asked["id"]), bool(asked.get("values")))
+    told = _sources(prepared.settings, prepared.builder, index, text(asked, "id"), bool(asked.get("values")))
     return told | _destinations(prepared.builder, parts, prepared.state, told, bool(asked.get("values")))
 
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.app.asked import texts
 from penstock.app.origins import is_outgoing
 from penstock.app.rejoin import committed, require_slot
 from penstock.config.connection import connection_settings
@@ -115,8 +116,8 @@ class Job:
         """The control socket's `reconcile`: `action` is start (with `indexes` and `repair`) or state."""
         with self._lock:
             if asked.get("action") == "start":
-                indexes = asked.get("indexes") or _every(self._pipeline.plan.parts)
-                self._start(list(indexes), bool(asked.get("repair")))
+                indexes = texts(asked, "indexes") or _every(self._pipeline.plan.parts)
+                self._start(indexes, bool(asked.get("repair")))
             if self._course is None:
                 raise ConfigError("no reconcile was started", hint="Start one: penstock reconcile.")
             return self._course.told()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.app.asked import text
 from penstock.contracts import Key, ReadableSink, Rejection, Sink
 from penstock.document.cutting import cuts
 from penstock.engine.policy import judge
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def answer(pipeline: Pipeline, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The control socket's `reindex`: of `index`; with `rollback`, back to the former generation."""
-    pipeline.succession.request(str(asked.get("index", "")), rollback=bool(asked.get("rollback")))
+    pipeline.succession.request(text(asked, "index"), rollback=bool(asked.get("rollback")))
     return {"asked": True}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.app import local_path
+from penstock.app.asked import number, text
 from penstock.config.deployment import LocalSink
 from penstock.errors import ConfigError, OperatorError, UnavailableError
 from penstock.model import Lsn
@@ -55,6 +56,10 @@ class Watching:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Answer nobody any more: what answers are read from may be closed. Any number of times."""
         for server in self._servers:
             server.close()
         if self._sampler:
@@ -144,7 +149,7 @@ def _received(prepared: Prepared) -> Lsn | None:
 
 def _answers(prepared: Prepared, sampler: Sampler, pipeline: Pipeline) -> dict[str, Command]:
     return {
-        "history": lambda asked: sampler.history(float(_number(asked, "after", 0))),
+        "history": lambda asked: sampler.history(number(asked, "after", 0)),
         "indexes": lambda _: [{"name": name, **one} for name, one in sampler.told()["indexes"].items()],
         "changes": lambda asked: pipeline.report.changes_made(values=_is_true(asked.get("values"))),
         "search": lambda asked: _reading(prepared.deployment, asked, _search),
@@ -163,7 +168,7 @@ def _reading(
         raise ConfigError(
             "the deployment has no sink of type local to search in", hint="A search engine has an interface of its own."
         )
-    index = str(asked.get("index", ""))
+    index = text(asked, "index")
     if deployment.index(index) is None:
         names = ", ".join(one.name for one in deployment.indexes)
         raise ConfigError(f"there is no index {index!r}", hint=f"There are: {names}.")
@@ -172,8 +177,8 @@ def _reading(
 
 
 def _search(reader: LocalReader, name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    limit = min(_MOST_HITS, max(1, int(_number(asked, "limit", 10))))
-    hits = reader.search(name, str(asked.get("query", "")), limit)
+    limit = int(min(_MOST_HITS, max(1, number(asked, "limit", 10))))
+    hits = reader.search(name, text(asked, "query"), limit)
     return {"hits": [_hit(hit) for hit in hits], "documents": reader.count(name)}
 
 
@@ -186,15 +191,8 @@ def _hit(hit: Hit) -> dict[str, Any]:
 
 
 def _document(reader: LocalReader, name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    body = reader.document(name, str(asked.get("id", "")))
+    body = reader.document(name, text(asked, "id"))
     return {"document": None if body is None else body.decode(errors="replace")}
-
-
-def _number(asked: Mapping[str, Any], name: str, otherwise: float) -> float:
-    try:
-        return float(asked.get(name, otherwise))
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name} is not a number", hint="Leave it out for its default.") from None
 
 
 def _is_true(value: object) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from penstock.cli import options
 from penstock.cli.failure import ACT
@@ -45,10 +46,13 @@ def check(indexes: tuple[str, ...], offline: bool, sql: bool, json: bool, **more
 
     Columns, types, nulls, keys, links, indexes, filters, rights, row security, replica identities and the publication
     are looked at, and nothing is changed. The exit code is 1 where an error was found; warnings and notes do not count.
-    With --sql it is 0 where the script could be written.
+    With --sql it is 0 where the script could be written; as JSON that is `sql`, and `left` are the errors that no
+    statement mends.
     """
     from penstock.config.file import read_deployment
 
+    if not sql and _was_typed("role"):
+        raise ConfigError("--role is whom the script of --sql is for", hint="Add --sql, or leave it out.")
     if sql and offline:
         raise ConfigError("--sql needs the database, and --offline forbids to ask it", hint="Leave one of them out.")
     deployment = read_deployment(more["config"])
@@ -58,10 +62,15 @@ def check(indexes: tuple[str, ...], offline: bool, sql: bool, json: bool, **more
         return 0
     report = _ask(deployment, schemas, quiet=json or sql)
     if sql:
-        _show_script(report, schemas, more["role"])
+        _show_script(report, schemas, more["role"], json)
         return 0
     _show(deployment, schemas, _strictly(report) if more["strict"] else report, json)
     return ACT if report.worst == "error" or (more["strict"] and report.worst == "warning") else 0
+
+
+def _was_typed(name: str) -> bool:
+    """Whether a flag was given here; what its variable says is said to every command."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def chosen(deployment: Deployment, names: Sequence[str]) -> list[DocumentSchema]:
@@ -133,13 +142,18 @@ def _index_fields(deployment: Deployment, schema: DocumentSchema) -> dict[str, A
     }
 
 
-def _show_script(report: LiveReport, schemas: Sequence[DocumentSchema], role: str | None) -> None:
+def _show_script(report: LiveReport, schemas: Sequence[DocumentSchema], role: str | None, json: bool) -> None:
     from penstock.document.check_script import render, script
 
     assert report.state is not None
     database = report.state.database
-    click.echo(render(script(report, schemas, role or report.state.role, database), database), nl=False)
-    if left := [one for one in report.diagnostics if one.severity == "error" and not one.sql]:
+    text = render(script(report, schemas, role or report.state.role, database), database)
+    left = [one for one in report.diagnostics if one.severity == "error" and not one.sql]
+    if json:
+        print_json({"sql": text, "left": list(map(fields, left))})
+        return
+    click.echo(text, nl=False)
+    if left:
         click.echo(f"{len(left)} {_plural('error', len(left))} no statement mends: see penstock check.", err=True)
 
 

@@ -20,23 +20,24 @@ from penstock.model import visible
 
 @click.command(cls=SectionedCommand, short_help="Where a document comes from, and what sinks have of it.")
 @click.argument("index")
-@click.argument("key")
+@click.argument("key", nargs=-1, required=True, metavar="KEY...")
 @option("--values", is_flag=True, help="Show the document itself, as the database and each sink have it.")
 @options.config
 @as_json
 @logged
-def explain(index: str, key: str, values: bool, config: str | None, json: bool) -> int:
+def explain(index: str, key: tuple[str, ...], values: bool, config: str | None, json: bool) -> int:
     """Show the rows that the document KEY of INDEX is made of, the tables whose changes touch it, and what sinks hold.
 
-    KEY is the document's id: the key of its root row, parts joined by | where it has several. What differs from the
-    database now is named by its fields.
+    KEY is the primary key of its root row, one word for each column, or the document's id, in which the parts are
+    joined by |. What differs from the database now is named by its fields.
     """
     from penstock.app.explain import explain as find
     from penstock.config.file import read_deployment
+    from penstock.document.ids import document_id
 
     deployment = read_deployment(config)
     chosen(deployment, [index])
-    told = find(deployment, index, key, values=values)
+    told = find(deployment, index, key[0] if len(key) == 1 else document_id(key), values=values)
     if json:
         print_json(told)
     else:

@@ -30,8 +30,8 @@ EXIT_CODES: Mapping[int, str] = {
     USAGE: "a flag, an argument, a file or a setting is wrong",
     RETRY: "passing trouble, such as a server that is down or a slot in use: try again later",
     DEFECT: "a defect of Penstock: please report it",
-    INTERRUPTED: "ended by Ctrl-C",
-    TERMINATED: "ended by SIGTERM",
+    INTERRUPTED: "ended by Ctrl-C; run, and a demo that had begun, end in good order by it and give 0",
+    TERMINATED: "ended by SIGTERM, or the terminal went away; run and demo as above",
 }
 
 _REPORT = "Please report it. The same command with --log-level debug logs to stderr where it happened."

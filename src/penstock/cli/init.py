@@ -17,6 +17,7 @@ import click
 from penstock.cli.check import progress
 from penstock.cli.options import SectionedCommand, as_json, connected_like_a_deployment, option, table_list
 from penstock.cli.output import print_json, print_table
+from penstock.config.proposal import SINKS
 from penstock.errors import ConfigError
 from penstock.model import QualifiedTable, visible
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @option("--out", only="init", default=".", show_default=True, metavar="FOLDER", help="Where to write; made if need be.")
 @option(
-    "--sink", only="init", type=click.Choice(["local", "opensearch", "stdout"]), default="local", show_default=True,
+    "--sink", only="init", type=click.Choice(list(SINKS)), default="local", show_default=True,
     help="Where documents go.",
 )  # fmt: skip
 @option("--force", is_flag=True, help="Write over files that exist.")

@@ -29,8 +29,20 @@ Command = Callable[..., int | None]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+_SEVERAL_HELP = "Several in the variable: each on a line of its own, or parted by semicolons."
+
+
+class _Several(click.types.StringParamType):
+    """A text that may be given several times; one may hold blanks, by which click would part them in a variable."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [one.strip() for one in re.split(r"[;\n]", rv) if one.strip()]
+
+
 def option(flag: str, *, only: str = "", also_envvar: str | None = None, **settings: Any) -> Callable[[_F], _F]:
     """A flag and its variable; `only` is the command, where another one means something else by the same flag."""
+    if settings.get("multiple"):
+        settings |= {"type": _Several(), "help": f"{settings['help']} {_SEVERAL_HELP}"}
     variable = "_".join(filter(None, ("penstock", only, flag.lstrip("-").replace("-", "_")))).upper()
     envvar = [variable, also_envvar] if also_envvar else variable
     return click.option(flag, envvar=envvar, **settings)

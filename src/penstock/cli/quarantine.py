@@ -87,7 +87,7 @@ def replay(index: str | None, ids: tuple[str, ...], config: str | None, json: bo
 
     folder = _folder(config, index)
     told = {"taken": 0, "rejected": 0}
-    for name, some in _portions(parts.look(folder, index or "", ids), parts.AT_ONCE):
+    for name, some in _portions(list(parts.look(folder, index or "", ids)), parts.AT_ONCE):
         for outcome, count in parts.replay(folder, name, some).items():
             told[outcome] += count
     if json:
@@ -112,7 +112,7 @@ def drop(index: str | None, ids: tuple[str, ...], yes: bool, config: str | None,
     from penstock.app import quarantine as parts
 
     folder = _folder(config, index)
-    count = len(parts.look(folder, index or "", ids))
+    count = sum(1 for _ in parts.look(folder, index or "", ids))
     if count:
         confirm(f"Forget {count} {'entry' if count == 1 else 'entries'} of the quarantine?", yes=yes, as_json=json)
         count = parts.drop(folder, index or "", ids)
@@ -134,7 +134,7 @@ def _folder(config: str | None, index: str | None) -> Path:
 def _look(config: str | None, index: str | None, ids: Sequence[str]) -> list[Entry]:
     from penstock.app import quarantine as parts
 
-    return parts.look(_folder(config, index), index or "", ids)
+    return list(parts.look(_folder(config, index), index or "", ids))
 
 
 def _portions(entries: Sequence[Entry], size: int) -> Iterator[tuple[str, list[Any]]]:

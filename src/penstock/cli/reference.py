@@ -27,7 +27,8 @@ Written from the commands by `make docs`; `penstock COMMAND --help` says the sam
 Each flag has a variable of the same name, and the flag wins; where commands mean different things by one flag
 (`tail --limit`, `search --limit`), the command's name stands in the variable (`PENSTOCK_TAIL_LIMIT`). What
 neither says about the server is taken from the URL, then the service file, then the `PG*` variables, as psql does.
-There is no flag for a password: it would show in the process list.
+There is no flag for a password: it would show in the process list. A flag that may be given several times
+(`run --conf`, `init --table`) has its values in the variable each on a line of its own, or parted by semicolons.
 
 `--json` answers with JSON on stdout: an object; for lists (`slots list`, `quarantine list|show`, `search`) an
 array; for `tail` and `follow` one object a line. `sample` and `schema` print JSON in any case. Errors are then an
@@ -82,7 +83,8 @@ def _describe(path: str, command: click.Command) -> str:
 
 
 def _argument(argument: click.Argument) -> str:
-    return argument.metavar or (argument.name or "").upper()
+    name = (argument.name or "").upper()
+    return argument.metavar or (name if argument.required else f"[{name}]")
 
 
 def _options(command: click.Command) -> list[click.Option]:

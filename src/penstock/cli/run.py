@@ -83,6 +83,7 @@ def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str,
         return 0
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        watching.close()
         prepared.close()
 
 

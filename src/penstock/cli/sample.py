@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
-    from penstock.contracts import Documents
+    from penstock.contracts import Documents, Key
     from penstock.document.build import PgDocumentBuilder
     from penstock.document.schema import DocumentSchema
 
@@ -37,7 +37,8 @@ _DATA_EXCEPTION = "22"
 def sample(index: str, key: tuple[str, ...], config: str | None, raw: bool) -> int:
     """Build one document of INDEX and print it as JSON.
 
-    KEY is the primary key of its root row, one word for each column, as Postgres prints it. Without it: any document.
+    KEY is the primary key of its root row, one word for each column, as Postgres prints it, or the document's id.
+    Without it: any document.
     The exit code is 1 where there is no such document.
     """
     from penstock.config.file import read_deployment
@@ -66,7 +67,7 @@ def _build(deployment: Deployment, schema: DocumentSchema, key: tuple[str, ...])
     settings = connection_settings(deployment)
     with PgDocumentBuilder(SourceSpec([schema]), settings, max_connections=2) as builder:
         bound = builder.spec.schema(schema.index)
-        _check_parts(bound, key)
+        key = _whole(bound, key)
         keys = [key] if key else first_keys(settings, bound, _FIRST_ROWS)
         try:
             found = _first(builder.build(bound.index, keys))
@@ -78,15 +79,20 @@ def _build(deployment: Deployment, schema: DocumentSchema, key: tuple[str, ...])
         return found if found is not None or key else _first(builder.build_range(bound.index, None, None))
 
 
-def _check_parts(schema: DocumentSchema, key: tuple[str, ...]) -> None:
+def _whole(schema: DocumentSchema, key: tuple[str, ...]) -> Key:
+    """The key by its parts, of which an id holds all."""
+    from penstock.document.ids import key_of
     from penstock.document.paths import root_key
 
     columns = root_key(schema)
+    if len(key) == 1 and (found := key_of(key[0], len(columns))):
+        return found
     if key and len(key) != len(columns):
         raise ConfigError(
             f"the key of {schema.index} has {len(columns)} parts ({', '.join(columns)}), and {len(key)} were given",
             hint=f"Write: penstock sample {schema.index} {' '.join(name.upper() for name in columns)}",
         )
+    return key
 
 
 def _no_key(builder: PgDocumentBuilder, schema: DocumentSchema) -> ConfigError:

@@ -24,6 +24,11 @@ SINKS: Mapping[str, str] = {
     '[sinks.search]\ntype = "local"\n',
     "opensearch": '[sinks.search]\ntype = "opensearch"\nurl = { env = "OPENSEARCH_URL" }\n'
     '# username = "penstock"\n# password = { env = "OPENSEARCH_PASSWORD" }\n',
+    "elasticsearch": '[sinks.search]\ntype = "elasticsearch"\nurl = { env = "ELASTICSEARCH_URL" }\n'
+    '# api_key = { env = "ELASTICSEARCH_API_KEY" }\n',
+    "delta": '# One Delta table an index, below this folder or URL.\n[sinks.lake]\ntype = "delta"\npath = "delta"\n',
+    "parquet": "# An append log of changes, in files below this folder.\n"
+    '[sinks.log]\ntype = "parquet"\npath = "parquet"\n',
     "stdout": '# One JSON object a document on stdout.\n[sinks.lines]\ntype = "stdout"\n',
 }
 """By the word of a flag, the sink of a deployment."""

@@ -19,9 +19,9 @@ from penstock.model import Lsn
 def heal(state: State, healed: Iterable[tuple[str, str, str]], version: Lsn) -> None:
     """These (sink, index, id) were taken at this version: they leave, unless a newer one was rejected."""
     taken = set(healed)
-    if taken:
-        found = [one for one in state.quarantined() if (one.sink, one.index, one.id) in taken]
-        state.release(one for one in found if one.version <= version)
+    for index in {one[1] for one in taken}:
+        found = state.quarantined(index, {one[2] for one in taken if one[1] == index})
+        state.release(one for one in found if (one.sink, index, one.id) in taken and one.version <= version)
 
 
 def outlive(state: State, index: str, sinks: Collection[str], before: Lsn) -> None:

@@ -20,7 +20,7 @@ from penstock.engine.recent import Changed, Deed, Recent
 from penstock.engine.state import Seed
 from penstock.model import Lsn
 
-# What the quantiles of `told` are of; its histogram goes back as far as one keeps.
+# What the quantiles of `told` are of; its histogram, with quantiles of its own, goes back as far as one keeps.
 _LATELY_S = 60
 _WINDOW_S = 300
 
@@ -83,7 +83,6 @@ class Report:
     direct: int = 0
     end: Lsn = Lsn.ZERO
     restarts: int = 0
-    quarantined: int = 0
     marked: Mapping[str, str] = field(default_factory=dict)
     """The indexes that have to be reconciled, and why."""
     trouble: str = ""
@@ -195,6 +194,7 @@ class Report:
         now = time.time()
         counts, lately = self.latency.recent(now, _WINDOW_S), self.latency.recent(now, _LATELY_S)
         parts = {f"p{percent}_s": quantile(lately, percent / 100) for percent in (50, 95, 99)}
+        parts |= {f"counts_p{percent}_s": quantile(counts, percent / 100) for percent in (50, 99)}
         return {
             **{name: None if value is None else round(value, 4) for name, value in parts.items()},
             "transactions": self.latency.count,
@@ -227,7 +227,6 @@ class Report:
                 "direct_batches": self.direct,
                 "position": str(self.end),
                 "restarts": self.restarts,
-                "quarantined": self.quarantined,
                 "marked": dict(self.marked),
                 "trouble": self.trouble,
                 "away": dict(self.away),

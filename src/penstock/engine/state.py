@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS gone (name TEXT, key TEXT, PRIMARY KEY (name, key)) W
 CREATE TABLE IF NOT EXISTS quarantine (
     name TEXT, sink TEXT, id TEXT, version TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL
     DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')), PRIMARY KEY (name, sink, id));
+CREATE INDEX IF NOT EXISTS quarantine_by_id ON quarantine (id);
+CREATE INDEX IF NOT EXISTS quarantine_by_age ON quarantine (since, name, id, sink);
 CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, identity TEXT NOT NULL, epoch TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS stopped (name TEXT PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS marked (
@@ -80,6 +82,11 @@ class Entry:
     version: Lsn
     reason: str
     since: str
+
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        """Where it stands among the others, the oldest first."""
+        return self.since, self.index, self.id, self.sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,8 @@ class State:
     def write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
         """All of them, or none."""
         with self._lock:
-            self._aside = None
+            if any("quarantine" in sql for sql, _ in statements):
+                self._aside = None
             try:
                 self._file.execute("BEGIN IMMEDIATE")
                 for sql, rows in statements:
@@ -231,20 +239,25 @@ class State:
             )
         )
 
-    def quarantined(self, index: str = "", ids: Iterable[str] = ()) -> list[Entry]:
-        """What is in quarantine, the oldest first: everything, or that of an index, or of some ids of it."""
-        wanted = set(ids)
-        rows = self.read(
-            "SELECT name, sink, id, version, reason, since FROM quarantine WHERE ? IN ('', name)"
-            " ORDER BY since, name, id, sink",
-            index,
-        )
-        entries = [Entry(name, sink, id, Lsn.parse(version), *words) for name, sink, id, version, *words in rows]
-        return [entry for entry in entries if not wanted or entry.id in wanted]
+    def quarantined(
+        self, index: str = "", ids: Iterable[str] = (), *, after: Sequence[str] = ("",) * 4, limit: int = -1
+    ) -> list[Entry]:
+        """What is in quarantine, the oldest first: everything, or that of an index, or of some ids of it.
 
-    def count_quarantined(self) -> int:
+        With `limit` so many of them, those behind the place `after`.
+        """
+        wanted = list(ids)
+        among = "AND id IN (SELECT value FROM json_each(?))" if wanted else ""
+        rows = self.read(
+            f"SELECT name, sink, id, version, reason, since FROM quarantine WHERE ? IN ('', name) {among}"
+            " AND (since, name, id, sink) > (?, ?, ?, ?) ORDER BY since, name, id, sink LIMIT ?",
+            index, *([json.dumps(wanted)] if wanted else []), *after, limit,
+        )  # fmt: skip
+        return [Entry(name, sink, id, Lsn.parse(version), *words) for name, sink, id, version, *words in rows]
+
+    def count_quarantined(self, index: str = "") -> int:
         """How many documents are in quarantine, once for each sink that rejected one; cheap at any number."""
-        ((count,),) = self.read("SELECT count(*) FROM quarantine")
+        ((count,),) = self.read("SELECT count(*) FROM quarantine WHERE ? IN ('', name)", index)
         return int(count)
 
     def aside(self) -> frozenset[tuple[str, str]]:

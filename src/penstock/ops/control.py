@@ -1,9 +1,10 @@
 """The control socket of a running deployment: other processes of the same user ask it things.
 
 A unix socket in the state folder; one line of JSON in, one line out. Guarantees: only its user may connect (0600 in a
-folder of 0700); a question that is not understood gets a sentence, never an exception; a socket that a killed process
-left behind is taken over. Where the state folder's path is too long for a socket, it lies in a private temporary folder
-and a file in the state folder says where. Deliberately not: anything over the network.
+folder of 0700); a question that is not understood gets a sentence, never an exception; a few callers are answered at a
+time, so that one whose answer takes long holds up no other; a socket that a killed process left behind is taken over.
+Where the state folder's path is too long for a socket, it lies in a private temporary folder and a file in the state
+folder says where. Deliberately not: anything over the network.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 _NAME = "control.sock"
 _LONGEST = 100
 _PATIENCE_S = 10.0
+_MOST_CALLERS = 8
 Answers = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
@@ -60,20 +62,27 @@ class Control:
         finally:
             os.umask(before)
         self._listener.listen(8)
+        self._room = threading.Semaphore(_MOST_CALLERS)
         threading.Thread(target=self._serve, name="penstock-control", daemon=True).start()
 
     def _serve(self) -> None:
         while True:
+            self._room.acquire()
             try:
                 asking, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            with asking:
-                try:
-                    asking.settimeout(_PATIENCE_S)
-                    asking.sendall(json.dumps(self._answer(_line(asking))).encode() + b"\n")
-                except OSError as error:
-                    log.debug("whoever asked is gone: %s", error)
+            threading.Thread(target=self._serve_one, args=(asking,), name="penstock-asked", daemon=True).start()
+
+    def _serve_one(self, asking: socket.socket) -> None:
+        with asking:
+            try:
+                asking.settimeout(_PATIENCE_S)
+                asking.sendall(json.dumps(self._answer(_line(asking))).encode() + b"\n")
+            except OSError as error:
+                log.debug("whoever asked is gone: %s", error)
+            finally:
+                self._room.release()
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
@@ -99,15 +108,16 @@ class Control:
             shutil.rmtree(self._private, ignore_errors=True)
 
 
-def ask(state: Path, question: str, **details: Any) -> Any:
-    """Ask the deployment that runs with this state folder."""
+def ask(state: Path, question: str, *, patience_s: float | None = None, **details: Any) -> Any:
+    """Ask the deployment that runs with this state folder; `patience_s` is for what takes longer than to tell."""
+    patience_s = patience_s or _PATIENCE_S
     path = state / _NAME
     pointer = path.with_suffix(".path")
     try:
         if pointer.exists():
             path = Path(pointer.read_text()) / _NAME
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(_PATIENCE_S)
+            asking.settimeout(patience_s)
             asking.connect(str(path))
             asking.sendall(json.dumps({"ask": question, **details}).encode() + b"\n")
             said = json.loads(_line(asking))
@@ -117,7 +127,7 @@ def ask(state: Path, question: str, **details: Any) -> Any:
         ) from None
     except TimeoutError:
         raise RetryableError(
-            f"the run with the state in {state} does not answer within {_PATIENCE_S:.0f} s", hint="See its log."
+            f"the run with the state in {state} does not answer within {patience_s:.0f} s", hint="See its log."
         ) from None
     except (OSError, ValueError):
         raise NothingRunsError(

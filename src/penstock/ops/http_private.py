@@ -79,7 +79,7 @@ class Private:
             return refused(405, f"/{name} can only be {'read (GET)' if name in READ else 'done (POST)'}")
         if name not in self._answers:
             return refused(404, f"this Penstock does not do {name} over HTTP yet")
-        return as_json(self._answers[name]({"action": "list", **asked.query} if reading else _body(asked)))
+        return as_json(self._answers[name]({**asked.query, "action": "list"} if reading else _body(asked)))
 
 
 def _is_foreign(asked: Request) -> str:

@@ -55,7 +55,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("penstock_slot_retained_bytes", "gauge", "WAL that the server keeps for the slot"),
     Metric("penstock_slot_lag_bytes", "gauge", "WAL that the slot has not confirmed"),
     Metric("penstock_slot_safe_bytes", "gauge", "WAL that may still be written before the slot is lost; if limited"),
-    Metric("penstock_quarantine_documents", "gauge", "documents in quarantine"),
+    Metric("penstock_quarantine_documents", "gauge", "documents in quarantine, once for each sink"),
     Metric("penstock_sinks_away", "gauge", "sinks that were left behind, and are seeded anew when they answer again"),
     Metric("penstock_restarts_total", "counter", "how often the stream failed and was started again"),
     Metric("penstock_trouble", "gauge", "1 from such a failure until a batch succeeds, else 0"),
@@ -89,7 +89,7 @@ def _of_run(told: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     yield "changes_total", _one(told["changes"])
     yield "batches_total", [({"path": "direct"}, direct), ({"path": "spread"}, told["batches"] - direct)]
     yield "stage_seconds_total", [({"stage": stage}, spent) for stage, spent in told["stages_s"].items()]
-    yield "quarantine_documents", _one(told.get("quarantine"))
+    yield "quarantine_documents", _one(told.get("quarantined"))
     yield "sinks_away", _one(len(told.get("away", ())))
     yield "restarts_total", _one(told["restarts"])
     yield "trouble", _one(bool(told["trouble"]))

@@ -56,7 +56,6 @@ class Sample:
     applied: Lsn
     received: Lsn | None
     slot: Slot | None
-    quarantine: int
     lag_bytes: int | None = None
     lag_s: float | None = None
     rates: Mapping[str, float | None] = field(default_factory=dict)
@@ -118,7 +117,7 @@ class Sampler:
             with self._lock:
                 seen = [(one.at, one.slot.written) for one in self._samples if one.slot]
             lag_s = round(behind_s([*seen, (now, slot.written)], done, now), 3)
-        sample = Sample(now, told.changes, documents, told.end, received, slot, self._count(), lag_bytes, lag_s)
+        sample = Sample(now, told.changes, documents, told.end, received, slot, lag_bytes, lag_s)
         with self._lock:
             lately = [one for one in self._samples if now - one.at <= _RATE_S]
             self._samples.append(replace(sample, rates=rates([*lately, sample])))
@@ -138,7 +137,7 @@ class Sampler:
         with self._lock:
             last = self._samples[-1] if self._samples else None
         told = {**self._report.told(), "started": round(self._report.started, 3), "now": round(time.time(), 3)}
-        told["quarantine"] = last.quarantine if last else 0
+        told["quarantined"] = self._count()
         told["source"] = _source(last, self._report.end) if last else None
         told["rates"] = dict(last.rates) if last else rates([])
         reasons = unready(told)

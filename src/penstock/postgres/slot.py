@@ -131,8 +131,9 @@ def verify(slot: SlotInfo, database: str) -> None:
         why = f" ({slot.invalidation})" if slot.invalidation else ""
         raise SlotLostError(
             f"slot {slot.name} is lost{why}: the server has removed WAL that it still needed",
-            hint="Changes are missing for good. Run penstock reconcile --repair, or drop the slot (penstock slots drop "
-            f"{slot.name}) and start with a new backfill. To prevent it, raise max_slot_wal_keep_size.",
+            hint="Changes are missing for good. For a deployment, penstock reconcile --repair makes a new slot and"
+            " mends every index; a reader of your own needs a new copy from a new slot"
+            f" (penstock slots drop {slot.name}). To prevent it, raise max_slot_wal_keep_size.",
         )
 
 

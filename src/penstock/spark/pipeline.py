@@ -114,7 +114,6 @@ class Pipeline:
         self._watches = Watches(self._idle)
         self._absence = Absence(self)
         self.succession = Succession(self)
-        self.report.quarantined = len(self.state.aside())
 
     def stop(self) -> None:
         """End after the batch under way. Any thread, any number of times."""
@@ -361,7 +360,6 @@ class Pipeline:
         """Put what was rejected aside, or raise, as the policy says; what was taken at `version` is there no more."""
         judge(tally.rejected, self.plan.on_error, self.state)
         quarantine.heal(self.state, tally.healed, version)
-        self.report.quarantined = len(self.state.aside())
 
     def _truncated(self, index: str, extent: Extent, version: Lsn) -> None:
         """Clear what is gone, and note down, durably, that what is left has to be built again."""

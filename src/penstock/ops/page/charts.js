@@ -145,7 +145,7 @@ export function histogram(svg, latency) {
     const anchor = place > width - 30 ? "end" : "middle", text = duration(bounds[at] ?? 1000);
     parts.push(draw("text", { class: "axis", x: place, y: height - 3, "text-anchor": anchor }, text));
   }
-  const marks = [["p50", latency.p50_s], ["p99", latency.p99_s]].filter((one) => one[1] != null && total);
+  const marks = [["p50", latency.counts_p50_s], ["p99", latency.counts_p99_s]].filter((one) => one[1] != null && total);
   marks.forEach(([name, value], at) => {
     const place = x(Math.log10(value / bounds[0]) * 10 + 1);
     parts.push(draw("line", { class: "mark", x1: place, x2: place, y1: at ? 4 : 18, y2: height - below }));

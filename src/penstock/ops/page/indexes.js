@@ -5,6 +5,7 @@ import { $, make } from "./elements.js";
 import { duration, number, rate } from "./words.js";
 
 const rows = new Map(); // by index: its row, and the sum and time that its speed is reckoned from
+const COUNTS = { seeded: "seeded", written: "written", deleted: "deleted", speed: "a second" };
 const CHIPS = { live: "good", seeding: "busy", waiting: "", stopped: "bad" };
 
 function indexRow(name, can) {
@@ -14,7 +15,7 @@ function indexRow(name, can) {
     left: make("span"),
     act: make("td"),
   };
-  for (const one of ["seeded", "written", "deleted", "speed"]) parts[one] = make("td", { class: "n" });
+  for (const [one, label] of Object.entries(COUNTS)) parts[one] = make("td", { class: "n", "data-label": label });
   if (can.includes("reindex")) {
     parts.act.append(make("button", { type: "button", onclick: () => reindex(name) }, "Reindex"));
   }

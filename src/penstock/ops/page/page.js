@@ -7,7 +7,7 @@ import { $, say } from "./elements.js";
 import { showIndexes } from "./indexes.js";
 import { onKey, theme } from "./keys.js";
 import { showFlow, showStages, showState, showTiles } from "./overview.js";
-import { replay, showQuarantine } from "./quarantine.js";
+import { replayAll, showQuarantine } from "./quarantine.js";
 import { search } from "./search.js";
 import { duration, size } from "./words.js";
 
@@ -82,7 +82,7 @@ async function begin() {
   $("theme").addEventListener("click", () => theme(true));
   $("keys-help").addEventListener("click", () => $("keys").showModal());
   $("show-keys").addEventListener("change", () => showChanges(true));
-  $("replay-all").addEventListener("click", async () => replay((await ask("/quarantine")).entries));
+  $("replay-all").addEventListener("click", replayAll);
   $("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
   let waiting = 0;
   $("search").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(search, 150); });

@@ -4,25 +4,27 @@ import { ask, sentence } from "./asking.js";
 import { $, make, say } from "./elements.js";
 import { number } from "./words.js";
 
+const SHOWN = 100; // entries in the table
 const AT_ONCE = 50; // documents in one request: an id may be long
 let status = null; // of the deployment, as last told
 let quarantined = null; // how many there were when they were last read
 
 export async function showQuarantine(now) {
   status = now;
-  if (!now.can.includes("quarantine") || (quarantined === 0 && !now.quarantine)) return;
-  const { entries } = await ask("/quarantine");
-  quarantined = entries.length;
-  $("quarantine-scroll").hidden = !entries.length;
-  $("replay-all").hidden = entries.length < 2;
+  if (!now.can.includes("quarantine") || (quarantined === 0 && !now.quarantined)) return;
+  const { entries, total } = await ask(`/quarantine?limit=${SHOWN}`);
+  quarantined = total;
+  $("quarantine-scroll").hidden = !total;
+  $("replay-all").hidden = total < 2;
   const advice = "Mend the row or the schema, then replay: the document is built again.";
   // What a replay came to is left to be read for a while.
   if (!$("quarantine-said").dataset.kept) {
-    const some = `${number(entries.length)} rejected. ${advice}`;
-    say("quarantine-said", entries.length ? some : "Empty: no sink holds back a document.");
+    const shown = total > entries.length ? ` The oldest ${entries.length} of ${number(total)} are shown.` : "";
+    const some = `${number(total)} rejected. ${advice}${shown}`;
+    say("quarantine-said", total ? some : "Empty: no sink holds back a document.");
   }
   if ($("quarantine").contains(document.activeElement)) return; // a row under somebody's hand stays
-  $("quarantine").tBodies[0].replaceChildren(...entries.slice(0, 100).map(entryRow));
+  $("quarantine").tBodies[0].replaceChildren(...entries.map(entryRow));
 }
 
 function entryRow(one) {
@@ -32,25 +34,42 @@ function entryRow(one) {
     make("td", {}, since), make("td", { class: "why" }, one.reason), make("td", {}, button));
 }
 
-export async function replay(entries) {
-  const byIndex = new Map(entries.map((one) => [one.index, []]));
-  for (const one of entries) byIndex.get(one.index).push(one);
-  let taken = 0, rejected = 0;
-  try {
-    for (const [index, some] of byIndex) {
-      for (let at = 0; at < some.length; at += AT_ONCE) {
-        const ids = some.slice(at, at + AT_ONCE).map((one) => one.id);
-        const done = await ask("/quarantine", { action: "replay", index, ids });
-        taken += done.taken;
-        rejected += done.rejected;
-        say("quarantine-said", `Replaying: ${number(taken)} taken, ${number(rejected)} rejected again.`);
-      }
+// Everything, a portion at a time: what is rejected again stays where it was in the list, and is not met twice.
+export function replayAll() {
+  return told(async (done) => {
+    for (let after = ""; after !== null;) {
+      const some = await ask(`/quarantine?limit=${AT_ONCE}&after=${encodeURIComponent(after)}`);
+      await send(some.entries, done);
+      after = some.next;
     }
-    say("quarantine-said", `Replayed: ${number(taken)} taken, ${number(rejected)} rejected again.`);
+  });
+}
+
+const replay = (entries) => told((done) => send(entries, done));
+
+async function send(entries, done) {
+  for (const index of new Set(entries.map((one) => one.index))) {
+    const ids = entries.filter((one) => one.index === index).map((one) => one.id);
+    const { taken, rejected } = await ask("/quarantine", { action: "replay", index, ids });
+    done(taken, rejected);
+  }
+}
+
+// Do it, and say what it comes to.
+async function told(act) {
+  let taken = 0, rejected = 0;
+  const sum = () => `${number(taken)} taken, ${number(rejected)} rejected again.`;
+  $("quarantine-said").dataset.kept = "1";
+  try {
+    await act((more, again) => {
+      taken += more;
+      rejected += again;
+      say("quarantine-said", `Replaying: ${sum()}`);
+    });
+    say("quarantine-said", `Replayed: ${sum()}`);
   } catch (error) {
     say("quarantine-said", sentence(error));
   }
-  $("quarantine-said").dataset.kept = "1";
   setTimeout(() => { delete $("quarantine-said").dataset.kept; }, 6000);
   document.activeElement?.blur();
   if (status) await showQuarantine(status);
