@@ -299,6 +299,12 @@ class Sink(Protocol):
     def clear(self, index: str, version: Lsn) -> None:
         """Delete each document of a version not above this one, and remember it: a write that is older loses."""
 
+    def forget(self, index: str) -> None:
+        """This object has nothing more to do with the index, until it is opened again: hold nothing for it.
+
+        What is kept of it stays as it is. One that was not opened is no failure.
+        """
+
     def holdings(self, name: str) -> Sequence[str]:
         """What there is of an index by its readers' name, a few words for each generation. Makes and opens nothing."""
 

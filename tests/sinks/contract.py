@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from penstock.contracts import Documents, Held, ReadableSink, Sink, Target, Writes
-from penstock.errors import PenstockError
+from penstock.errors import BugError, PenstockError
 from penstock.model import Lsn
 
 ROOT = Path(__file__).parents[2]
@@ -341,7 +341,14 @@ class SinkContract:
             put(sink, 8, {"x": 8}, "old")
             sink.flush()
             assert rig.content() == {"x": 6}, "nobody sees what goes to the one that was left"
-            assert len(sink.holdings(INDEX)) == 2
+            sink.forget("old")
+            sink.forget("old")
+            with pytest.raises(BugError, match="was not opened"):
+                sink.generation("old")
+            assert len(sink.holdings(INDEX)) == 2, "what is kept of it stays"
+            put(sink, 9, {"x": 9})
+            sink.flush()
+            assert rig.content() == {"x": 9}
         with rig.sink(**after) as sink:
             sink.complete(INDEX, Lsn(6))
             assert len(sink.holdings(INDEX)) == 2, "completed again, nobody left anything"

@@ -207,6 +207,7 @@ def test_nothing_grows_and_every_document_is_right(
     deploy: Callable[..., Deployed], start_node: Callable[..., Node], rng: random.Random
 ) -> None:
     """E23, E32, E80, E81, E83: memory, descriptors, threads, connections, files, and the WAL that the slot holds."""
+    commit = git("rev-parse", "--short", "HEAD").stdout.strip()
     deployed = deploy(start_node())
     deployed.database.execute(market.ROWS + TABLES)
     public, private = _free_port(), _free_port()
@@ -228,7 +229,7 @@ def test_nothing_grows_and_every_document_is_right(
     if MINUTES >= LEAST_MINUTES:
         assert {one.name for one in found} == {name for _, sample in watch.samples for name in sample}
         grown = [one.name for one in found if not one.is_flat]
-        record(report, f"grows: {', '.join(grown)}" if grown else "flat, and every document equals SQL")
+        record(commit, report, f"grows: {', '.join(grown)}" if grown else "flat, and every document equals SQL")
         assert not grown, report
     assert run.stop() == 0
 
@@ -237,9 +238,8 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def record(report: str, verdict: str) -> None:
-    """Keep the result, unless one is kept that says more."""
-    commit = git("rev-parse", "--short", "HEAD").stdout.strip()
+def record(commit: str, report: str, verdict: str) -> None:
+    """Keep the result of the commit that ran, unless one is kept that says more."""
 
     def is_newer(before: str) -> bool:
         return commit != before and git("merge-base", "--is-ancestor", before, commit).returncode == 0
@@ -248,5 +248,5 @@ def record(report: str, verdict: str) -> None:
         return
     today = time.strftime("%Y-%m-%d", time.gmtime())
     head = f"{today}, commit {commit}, for {MINUTES:g} minutes: {verdict}"
-    units = "Medians of quarters; memory, heap, state, sink, WAL and lag in MB; growth is that from the 2nd to the 4th."
-    RESULT.write_text(f"{head}\n{units}\n\n{report}")
+    units = "memory, heap, state, sink, WAL and lag in MB, Python's blocks in thousands"
+    RESULT.write_text(f"{head}\nMedians of quarters; {units}; growth is that from the 2nd to the 4th.\n\n{report}")

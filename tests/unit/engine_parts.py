@@ -119,6 +119,9 @@ class MemorySink:
     def revive(self, target: Target) -> bool:
         return False
 
+    def forget(self, index: str) -> None:
+        self.journal.append(("forget", index))
+
     def holdings(self, name: str) -> Sequence[str]:
         return []
 

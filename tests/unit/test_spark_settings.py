@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark import requirement, settings
+from penstock.spark.session import cut
 
 ROOT = Path(__file__).parents[2]
 SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -65,3 +66,20 @@ def test_without_pyspark_the_error_holds_the_install_line() -> None:
     program = "import sys; sys.modules['pyspark'] = None\nfrom penstock.spark.session import session\nsession()"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "src", capture_output=True, text=True, check=False)
     assert 'MissingExtraError: PySpark is not installed\nRun: pip install "penstock[spark]"' in run.stderr
+
+
+def test_a_log_that_grew_large_keeps_its_end_and_is_appended_to(tmp_path: Path) -> None:
+    """E83: also while the JVM has it open."""
+    log = tmp_path / "spark.log"
+    cut(log)
+    with open(log, "ab", buffering=0) as jvm:
+        line = b"a line of some length\n"
+        jvm.write(line * ((17 << 20) // len(line)) + b"the last one\n")
+        cut(log)
+        jvm.write(b"one more\n")
+        kept = log.read_bytes()
+    assert len(kept) <= 1 << 20
+    assert kept.startswith(line)
+    assert kept.endswith(line + b"the last one\none more\n")
+    cut(log)
+    assert log.read_bytes() == kept

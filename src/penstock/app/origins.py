@@ -58,4 +58,6 @@ class Origins:
 
     def without(self, indexes: Collection[str]) -> Origins:
         """The same for the other indexes."""
-        return replace(self, indexes={index: one for index, one in self.indexes.items() if index not in indexes})
+        left = {index: one for index, one in self.indexes.items() if index not in indexes}
+        hashes = {index: one for index, one in self.hashes.items() if index not in indexes}
+        return replace(self, indexes=left, hashes=hashes)

@@ -70,11 +70,14 @@ class Prepared:
 
     def released(self, index: str, *, is_done: bool) -> Prepared:
         """The same without the outgoing generation of an index: readers have left it, or it cannot be kept."""
-        if is_done:
+        name = self.origins.outgoing[index]
+        if is_done:  # and so between two batches: nobody writes to it any more
             self.lineage.retire(index)
+            for sink in self.parts.sinks[name]:
+                sink.forget(name)
         else:
             self.lineage.forget(Role.OUTGOING, index)
-        return self._dropping([self.origins.outgoing[index]])
+        return self._dropping([name])
 
     def rebuilt(self, index: str, *, rollback: bool) -> Prepared:
         """The same with a new generation of an index, and the one that readers see kept beside it.

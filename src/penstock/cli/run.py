@@ -102,10 +102,11 @@ def _read(config: str | None, locked: str | None) -> Deployment:
 def _start(prepared: Prepared, where: tuple[str, dict[str, str]], socket: str) -> Pipeline:
     from penstock.app.running import pipeline
     from penstock.spark import session
+    from penstock.spark.session import LOG_FILE
     from penstock.spark.settings import ENGINE_DRIVER
 
     master, conf = where
-    log_file = Path(prepared.deployment.locate(prepared.deployment.state), "spark.log")
+    log_file = Path(prepared.deployment.locate(prepared.deployment.state), LOG_FILE)
 
     def spark() -> Session:
         return session("penstock", master=master, conf={**ENGINE_DRIVER, **conf}, log_file=log_file)

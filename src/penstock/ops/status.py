@@ -1,7 +1,7 @@
 """What is known of a running deployment from outside the batches: the server, the slot, how far behind, since when.
 
 A thread takes a sample now and then, more often while somebody looks. Guarantees: one question to the server for each
-sample, over a connection that is given back; memory for about a quarter of an hour; a server that does not answer is
+sample, over a connection that is given back; memory for a quarter of an hour at least; a server that does not answer is
 told as that. How far behind is judged by the WAL that may hold changes: what the stream has read and found nothing in
 does not count. Deliberately not: how to ask the server (`app` says), or showing anything.
 """
@@ -9,6 +9,7 @@ does not count. Deliberately not: how to ask the server (`app` says), or showing
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -138,6 +139,7 @@ class Sampler:
             last = self._samples[-1] if self._samples else None
         told = {**self._report.told(), "started": round(self._report.started, 3), "now": round(time.time(), 3)}
         told["quarantined"] = self._count()
+        told["memory_blocks"] = sys.getallocatedblocks()
         told["source"] = _source(last, self._report.end) if last else None
         told["rates"] = dict(last.rates) if last else rates([])
         reasons = unready(told)

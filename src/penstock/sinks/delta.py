@@ -228,6 +228,13 @@ class DeltaSink:
             portions = self._known(index).table.ids()
         yield from portions
 
+    def forget(self, index: str) -> None:
+        """Its tables, which hold their logs; what waits to be merged is merged first."""
+        with self._lock:
+            if one := self._indexes.get(index):
+                self._merge(one)
+                del self._indexes[index]
+
     def holdings(self, name: str) -> Sequence[str]:
         """The readers' table of the name, and the one that remembers."""
         places = [self._place(name), self._place(_OURS, name)]

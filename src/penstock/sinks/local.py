@@ -211,6 +211,11 @@ class LocalSink:
             last = rows[-1][0]
             yield [id for (id,) in rows]
 
+    def forget(self, index: str) -> None:
+        """What waits for a flush of it is flushed all the same."""
+        with self._lock:
+            self._generations.pop(index, None)
+
     def holdings(self, name: str) -> Sequence[str]:
         """The generations of the name in the file, if there is one."""
         if not self._path.exists():

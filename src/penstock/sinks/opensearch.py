@@ -154,6 +154,13 @@ class OpenSearchSink:
         """The ids of a moment: what is written later is not among them."""
         return self._indexes.ids(self._known(index), Lsn.MAX)
 
+    def forget(self, index: str) -> None:
+        """Its mapping, too, which may be large."""
+        with self._lock:
+            self._targets.pop(index, None)
+            self._generations.pop(index, None)
+            self._unsynced.discard(index)
+
     def holdings(self, name: str) -> Sequence[str]:
         """The generations of the name on the server."""
         return [

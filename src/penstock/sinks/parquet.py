@@ -173,6 +173,13 @@ class ParquetSink:
         with self._lock:
             self._known(index).add(None, version, "clear")
 
+    def forget(self, index: str) -> None:
+        """What waits is written first."""
+        with self._lock:
+            if log := self._logs.get(index):
+                log.append()
+                del self._logs[index]
+
     def holdings(self, name: str) -> Sequence[str]:
         """The generations of the name's log."""
         folder = Folder(self._files, f"{self._path}/{name}")

@@ -105,6 +105,10 @@ class StdoutSink:
         with self._lock:
             self._out.write(self._object(self._stamp(version, index), "clear", None, None))
 
+    def forget(self, index: str) -> None:
+        """Its lines are told by the index's own name, if there are any more."""
+        self._names.pop(index, None)
+
     def holdings(self, name: str) -> Sequence[str]:
         """Nothing: what was printed is its reader's."""
         return []

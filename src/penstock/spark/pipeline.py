@@ -35,6 +35,7 @@ from penstock.model import Lsn
 from penstock.spark import direct, failures, spread
 from penstock.spark.absence import Absence, Roll
 from penstock.spark.seeds import Seeder
+from penstock.spark.session import LOG_FILE, cut
 from penstock.spark.source import PenstockSource
 from penstock.spark.spread import Opener, Shares
 from penstock.spark.succession import Heirs, Succession
@@ -196,6 +197,7 @@ class Pipeline:
             if time.monotonic() > look:
                 self._look_at_schemas()
                 self._absence.look()
+                cut(Path(self.plan.checkpoint).with_name(LOG_FILE))
                 look = time.monotonic() + _LOOK_EVERY_S
         self._pausing.set()
         with self._idle:

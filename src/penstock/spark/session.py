@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 # macOS allows the path of a unix socket 103 characters, Linux 107; the name that Spark gives one takes 43 of them.
 _LONGEST_SOCKET_FOLDER = 103 - 43
-_LARGE_LOG_BYTES = 16 << 20
+LOG_FILE = "spark.log"
+"""What it is called in the state folder."""
+_LARGE_LOG_BYTES, _KEPT_LOG_BYTES = 16 << 20, 1 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -67,11 +69,9 @@ def session(
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Let processes that are started meanwhile write there. A file that has grown large begins anew."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    if path.exists() and path.stat().st_size > _LARGE_LOG_BYTES:
-        flags |= os.O_TRUNC
-    before, file = os.dup(2), os.open(path, flags, 0o600)
+    """Let processes that are started meanwhile write there, always at its end."""
+    cut(path)
+    before, file = os.dup(2), os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(file, 2)
         yield
@@ -79,6 +79,18 @@ def _stderr_to(path: Path) -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         os.close(file)
+
+
+def cut(path: Path) -> None:
+    """Leave of a log that has grown large its end, also while others append to it: that is where they go on."""
+    if not path.exists() or path.stat().st_size <= _LARGE_LOG_BYTES:
+        return
+    with open(path, "r+b") as file:
+        file.seek(-_KEPT_LOG_BYTES, os.SEEK_END)
+        end = file.read()
+        file.truncate(0)
+    with open(path, "ab") as file:
+        file.write(end[end.find(b"\n") + 1 :])
 
 
 def advise(spark: SparkSession) -> list[str]:
