@@ -296,3 +296,12 @@ def test_a_sink_that_stays_down_is_left_behind_and_seeded_on_its_return(
     execute("UPDATE customer SET name = repeat('y', 900)")
     assert run.ended() == 1
     assert "sink search is down, and the slot holds" in run.err
+    deployed.write(source='max_retained_wal = "1GB"')
+    run = deployed.start()
+    run.wait(lambda: "sink search cannot be opened; tried again" in run.err, START_S, "it to wait for the sink")
+    run.kill()
+    deployed.sinks["search"] = search + 'on_down = "detach"'
+    deployed.write(source='max_retained_wal = "1MB"')
+    run = deployed.start()
+    run.catch_up()
+    assert (run.status() or {})["away"].keys() == {"search"}, "left behind at the start, and so the slot goes on"

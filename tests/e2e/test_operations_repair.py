@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from penstock.engine.marks import Marks
+from penstock.engine.state import State
 from penstock.ops.control import ask
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
@@ -268,6 +270,24 @@ def test_rows_that_no_event_told_of_are_marked_and_mended(operated: Operated) ->
     operated.judge()
 
 
+def test_a_table_that_is_not_published_is_marked_until_it_is_told_of_again(operated: Operated) -> None:
+    """E77: what it misses is mended, but the mark stays as long as changes are lost."""
+    execute, publication = operated.execute, operated.deployed.slot
+    execute(f"ALTER PUBLICATION {publication} DROP TABLE day")
+    execute("UPDATE day SET note = '77' WHERE id = 7")
+    wait_until(lambda: marked(operated).get("days") == "day was not in the publication", 60, "the mark")
+    assert marked(operated).keys() == {"days"}
+    assert operated.reconcile("days", "--repair").keys() == {("days", sink) for sink in SINKS}
+    assert marked(operated).keys() == {"days"}
+    execute(f"ALTER PUBLICATION {publication} ADD TABLE day")
+    wait_until(lambda: "for a while" in marked(operated)["days"], 60, "it to be told of again")
+    assert operated.reconcile("days", "--repair") == {}
+    wait_until(lambda: not marked(operated), 60, "the mark to go")
+    execute("UPDATE day SET note = '7' WHERE id = 7")
+    operated.run.catch_up()
+    operated.judge()
+
+
 def test_a_lost_slot_is_made_anew_and_every_index_mended(operated: Operated) -> None:
     """E26, E27, E29, E81: nothing runs; a repair joins live at a new slot, the generations stay, the gap is mended."""
     deployed, execute = operated.deployed, operated.execute
@@ -280,7 +300,10 @@ def test_a_lost_slot_is_made_anew_and_every_index_mended(operated: Operated) -> 
     assert "needs a yes" in operated.penstock("quarantine", "drop", code=2)
     assert operated.told("quarantine", "drop", "days", "5", "--yes") == {"dropped": 1}
     operated.reject_words(False)
+    execute(f"ALTER PUBLICATION {deployed.slot} DROP TABLE product")
     assert operated.reconcile("days", "--repair")["days", "search"]["first"]["different"] == ["5"]
+    with closing(State(deployed.state)) as state:
+        assert Marks(state).marked()["products"].reason == "product was not in the publication"
     execute(f"SELECT pg_drop_replication_slot('{deployed.slot}')")
     execute("DELETE FROM place WHERE code = 'M'; UPDATE product SET name = 'in the gap' WHERE id = 4")
     execute("INSERT INTO event VALUES (70, 3, 70); INSERT INTO event_2 VALUES (71, 2, 71)")

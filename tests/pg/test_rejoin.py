@@ -15,9 +15,11 @@ from penstock.config.connection import connection_settings
 from penstock.config.file import read_deployment
 from penstock.demo.server import Server
 from penstock.document.build import PgDocumentBuilder
+from penstock.document.check_live import check_live
+from penstock.document.check_source import SourceRules
 from penstock.document.ids import document_id
 from penstock.document.reading import read_schema
-from penstock.document.shape import changed, shapes
+from penstock.document.shape import changed, shapes, unmet
 from penstock.document.spec import SourceSpec
 from penstock.engine.marks import Marks
 from penstock.engine.state import State
@@ -29,6 +31,16 @@ from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
 
 SLOT = "rejoined"
+PAGES = """
+version: 1
+table: book
+fields:
+  - text: title
+  - has_many: pages
+    table: page
+    foreign_key: book_id
+    fields: [{integer: n}]
+"""
 BOOKS = "version: 1\ntable: book\nfields: [{keyword: title}]\n"
 
 
@@ -194,6 +206,49 @@ def test_what_leaves_rows_alone_changes_no_shape(database: Database) -> None:
     assert "book_2 is no longer a part" in after("ALTER TABLE book DETACH PARTITION book_2")
     assert "is no longer a part" in after("DROP TABLE book_4")
     assert "written anew" in after("ALTER TABLE book ALTER title TYPE text USING title || '!'")
+
+
+def test_what_the_server_did_not_tell_changes_a_shape(database: Database) -> None:
+    """E77: a table or its partition out of the publication (and back), a column out of its identity (and back)."""
+    database.execute(
+        "CREATE TABLE book (id int PRIMARY KEY, title text);"
+        "CREATE TABLE page (id int, n int, book_id int NOT NULL REFERENCES book, PRIMARY KEY (id, n))"
+        " PARTITION BY LIST (n);"
+        "CREATE TABLE page_1 PARTITION OF page FOR VALUES IN (1);"
+        "CREATE TABLE page_2 PARTITION OF page FOR VALUES IN (2);"
+        "ALTER TABLE page_1 REPLICA IDENTITY FULL; ALTER TABLE page_2 REPLICA IDENTITY FULL;"
+        "CREATE TABLE other (id int PRIMARY KEY); CREATE PUBLICATION told FOR TABLE book, page, other"
+    )
+    settings = resolve(database.url)
+    bound = check_live(settings, [read_schema(PAGES, "books")], SourceRules(slot="", publication="told")).bound
+
+    def after(*statements: str) -> tuple[str, str]:
+        before = shapes(settings, bound, "told")["books"]
+        for statement in statements:
+            database.execute(statement)
+        now = shapes(settings, bound, "told")["books"]
+        assert changed(before, now, mended=True) == ""
+        return changed(before, now), unmet(now)
+
+    assert after("ALTER PUBLICATION told DROP TABLE other", "ALTER TABLE book REPLICA IDENTITY FULL") == ("", "")
+    assert after("ALTER PUBLICATION told DROP TABLE book") == (
+        "book was not in the publication",
+        "book is not published",
+    )
+    assert after("INSERT INTO book VALUES (1)") == ("", "book is not published")
+    assert after("ALTER PUBLICATION told ADD TABLE book") == ("book was not in the publication for a while", "")
+    both = ("ALTER PUBLICATION told DROP TABLE page", "ALTER PUBLICATION told ADD TABLE page")
+    assert "page_1 was not in the publication for a while" in " ".join(after(*both)).replace("page_2", "page_1")
+    assert after("ALTER PUBLICATION told SET (publish = 'insert, update')")[1].endswith("is not published")
+    assert after("DROP PUBLICATION told; CREATE PUBLICATION told FOR ALL TABLES")[1] == ""
+    lacks = 'the replica identity of page_2 lacks "book_id"'
+    assert after("ALTER TABLE page_2 REPLICA IDENTITY DEFAULT") == (lacks, lacks)
+    assert unmet(shapes(settings, bound, "told")["books"], untraced=False) == ""
+    assert after("ALTER TABLE page_2 REPLICA IDENTITY FULL") == (f"{lacks.replace('lacks', 'lacked')} for a while", "")
+    before = shapes(settings, bound, "told")["books"]
+    promoted = json.dumps(json.loads(before) | {"timeline": "00000007"})
+    assert "was promoted" in changed(before, promoted)
+    assert changed(shapes(settings, bound)["books"], before) == "", "nothing is known of before"
 
 
 def test_ids_lead_to_keys_whatever_the_keys_are(database: Database) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from penstock.cli import run as command
 from penstock.errors import OperatorError
 from tests.fixtures.waiting import wait_until
+
+OWN = {"MALLOC_ARENA_MAX": "7", "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}
 
 
 @pytest.fixture
@@ -32,14 +36,14 @@ def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         nothing = SimpleNamespace(close=lambda: None)
         monkeypatch.setattr(command, "_start", lambda *_: pipeline)
         monkeypatch.setattr(command, "_show", show)
-        monkeypatch.setattr("penstock.app.running.prepare", lambda _: nothing)
+        monkeypatch.setattr("penstock.app.running.prepare", lambda *_: nothing)
         monkeypatch.setattr("penstock.app.commands.commands", lambda *_: {})
         monkeypatch.setattr("penstock.ops.control.Control", lambda *_: nothing)
         source = SimpleNamespace(slot="shop", publication="shop")
         deployment: Any = SimpleNamespace(
             source=source, prefix="", enabled=[], state=".penstock", locate=lambda path: str(tmp_path / path)
         )
-        watching: Any = SimpleNamespace(page="", attach=lambda *_: {}, close=lambda: None)
+        watching: Any = SimpleNamespace(page="", attach=lambda *_: {}, pause=None, close=lambda: None)
         return command._run(deployment, watching, ("local[*]", {}), False)
 
     return run
@@ -60,3 +64,21 @@ def test_what_fails_unasked_or_is_told_by_us_is_not_taken_for_the_end(stopped: A
         stopped(ConnectionResetError("the JVM is gone"), by=None)
     with pytest.raises(OperatorError, match="the disk is full"):
         stopped(OperatorError("the disk is full"), by=signal.SIGTERM)
+
+
+def test_memory_is_taken_from_few_pools_unless_the_operator_says_otherwise() -> None:
+    """By this process and those that it starts, the JVM's among them."""
+    program = (
+        "import os, pyarrow; from penstock.app.allocation import share_memory; share_memory();"
+        " print(os.environ['MALLOC_ARENA_MAX'], pyarrow.default_memory_pool().backend_name)"
+    )
+
+    def told(**own: str) -> str:
+        given = {name: value for name, value in os.environ.items() if name not in OWN}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=given | own, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert told() == "2 system"
+    assert told(**OWN) == "7 mimalloc"

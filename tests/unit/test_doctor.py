@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,10 @@ import pytest
 from penstock.app import doctor
 from penstock.app.diagnosis import Finding, Verdict, judge_clock, judge_room, judge_slot
 from penstock.config.file import read_deployment
+from penstock.engine.lineage import Lineage
+from penstock.engine.marks import Marks
+from penstock.engine.state import State
+from penstock.errors import DiskError
 from penstock.model import Lsn
 from penstock.postgres.slot import SlotInfo
 from penstock.postgres.vitals import Vitals
@@ -108,6 +114,31 @@ def test_a_checkpoint_without_its_slot_is_an_error_and_a_new_deployment_is_not(f
     (offsets / "0").touch()
     (found,) = judge_slot(HEALTHY, None, deployment)
     assert (found.verdict, "gone" in found.message) == (Verdict.ERROR, True)
+    assert "penstock reconcile --repair" in found.fix, "as penstock run says"
+    (found,) = judge_slot(HEALTHY, dataclasses.replace(SLOT, wal_status="lost"), deployment)
+    assert (found.verdict, "penstock reconcile --repair" in found.fix) == (Verdict.ERROR, True)
+
+
+def test_what_a_run_noted_down_is_told_and_nothing_is_written(folder: Path) -> None:
+    """E77, E89: marked indexes, sinks that were left behind; a file of an older format stays one."""
+    deployment, state = read_deployment(str(folder)), folder / ".penstock"
+    with closing(State(state)) as written:
+        Marks(written).mark({"books": "a partition was attached"})
+        Lineage(written).detach(["search"])
+    with closing(sqlite3.connect(state / "state.sqlite")) as file:
+        file.execute("DROP TABLE written")
+        file.execute("PRAGMA user_version = 1")
+    before = (state / "state.sqlite").read_bytes()
+    found = [one for one in doctor.examine(deployment) if one.about == "state"]
+    assert [one.message.partition(":")[0] for one in found[:2]] == [
+        "index books has to be reconciled",
+        "sink search was left behind, because it stayed down",
+    ]
+    assert (state / "state.sqlite").read_bytes() == before
+    with closing(State(state, only_read=True)) as read:
+        assert Lineage(read).written() == {}
+        with pytest.raises(DiskError, match="readonly"):
+            read.stop_index("books", "why not")
 
 
 @pytest.mark.parametrize(

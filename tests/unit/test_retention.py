@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from penstock.app.opening import open_present
+from penstock.config.deployment import OnDown
 from penstock.engine.lineage import Lineage
 from penstock.engine.retention import Retention, SinkDownError
 from penstock.engine.state import State
+from penstock.errors import UnavailableError
 
 MIB = 1 << 20
 
@@ -52,3 +58,41 @@ def test_a_sink_that_was_left_behind_is_another_one_when_it_is_back(tmp_path: Pa
     assert lineage.away() == ("search",)
     assert lineage.marks()["search"] != first
     state.close()
+
+
+def test_a_sink_that_is_down_at_the_start_is_waited_for_or_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E73: the slot holds until the limit is passed, and then the setting decides, as in the middle of a run."""
+    held, paused, tried = [5 * MIB], list[str](), list[list[str]]()
+
+    def open_parts(deployment: Any, origins: Any, present: list[str], builder: Any) -> str:
+        tried.append(present)
+        if "search" in present and len(tried) != answers_at:
+            error = UnavailableError("the node is away")
+            error.sink = "search"
+            raise error
+        return "opened"
+
+    def opened(on_down: OnDown, **more: Any) -> Any:
+        tried.clear()
+        names = [SimpleNamespace(name="local", on_down=OnDown.HOLD), SimpleNamespace(name="search", on_down=on_down)]
+        deployment: Any = SimpleNamespace(sinks=names, source=SimpleNamespace(max_retained_wal=10 * MIB))
+        given: Any = {"pause": lambda seconds, why: paused.append(why)} | more
+        return open_present(deployment, None, None, lineage, lambda: held[-1], **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("penstock.app.opening.open_parts", open_parts)
+    answers_at = 3
+    with closing(State(tmp_path)) as state:
+        lineage = Lineage(state)
+        assert opened(OnDown.DETACH) == "opened"
+        assert (paused, lineage.away()) == (["sink search does not answer"] * 2, ())
+        with pytest.raises(UnavailableError, match="the node is away"):
+            opened(OnDown.HOLD, pause=None)
+        held.append(11 * MIB)
+        assert opened(OnDown.HOLD) == "opened"
+        with pytest.raises(SinkDownError, match="sink search is down"):
+            opened(OnDown.STOP)
+        assert lineage.away() == ()
+        assert opened(OnDown.DETACH) == "opened"
+        assert (tried[-1], lineage.away()) == (["local"], ("search",))

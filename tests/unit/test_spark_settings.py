@@ -69,7 +69,7 @@ def test_without_pyspark_the_error_holds_the_install_line() -> None:
 
 
 def test_a_log_that_grew_large_keeps_its_end_and_is_appended_to(tmp_path: Path) -> None:
-    """E83: also while the JVM has it open."""
+    """Also while the JVM has it open."""
     log = tmp_path / "spark.log"
     cut(log)
     with open(log, "ab", buffering=0) as jvm:

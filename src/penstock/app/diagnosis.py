@@ -6,7 +6,7 @@ not: asking the server (`postgres.vitals`), and everything that is not about the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ from penstock.postgres.vitals import Vitals
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
+    from penstock.engine.marks import Mark
     from penstock.postgres.slot import SlotInfo
 
 _SKEW_S = 5.0
@@ -23,6 +24,7 @@ _OLD_TRANSACTION_S = 900.0
 _FEW_CONNECTIONS = 10
 # Of what a slot may hold back, how much may be used up before somebody should look.
 _WARN_SHARE = 0.5
+_REPAIR = "penstock reconcile --repair makes a slot, and mends every index."
 
 
 class Verdict(StrEnum):
@@ -93,10 +95,13 @@ def judge_slot(vitals: Vitals, found: SlotInfo | None, deployment: Deployment) -
                 "slot",
                 Verdict.ERROR,
                 f"slot {name} is gone, but {checkpoint} says that it was read from",
-                "See whether the database is the right one; if so, remove that folder and run again.",
+                f"See whether the database is the right one. {_REPAIR}",
             )
         else:
             yield Finding("slot", Verdict.NOTE, f"there is no slot {name} yet", "The first penstock run makes it.")
+        return
+    if found.lost:
+        yield Finding("slot", Verdict.ERROR, f"the server has thrown away WAL that slot {name} needed", _REPAIR)
         return
     who = f"read by server process {found.active_pid}" if found.active else "read by nobody"
     retained = found.retained_bytes or 0
@@ -145,6 +150,16 @@ def _retention(vitals: Vitals, found: SlotInfo, limit: int | None, retained: int
         )
     else:
         yield Finding("wal", Verdict.GOOD, held)
+
+
+def judge_memory(marked: Mapping[str, Mark], away: Iterable[str]) -> Iterator[Finding]:
+    """What an earlier run noted down that somebody should know: indexes to reconcile, and sinks left behind."""
+    for index, mark in marked.items():
+        said = f"index {index} has to be reconciled: {mark.reason}"
+        yield Finding("state", Verdict.WARNING, said, f"penstock reconcile --repair {index}")
+    for sink in away:
+        said = f"sink {sink} was left behind, because it stayed down"
+        yield Finding("state", Verdict.WARNING, said, "Bring it back: a run then seeds it.")
 
 
 def judge_clock(skew_s: float) -> Iterator[Finding]:

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.app import source_rules
-from penstock.app.diagnosis import Finding, Verdict, judge_clock, judge_room, judge_slot
+from penstock.app.diagnosis import Finding, Verdict, judge_clock, judge_memory, judge_room, judge_slot
 from penstock.app.parts import open_sink
 from penstock.config.connection import connection_settings
 from penstock.document.check import Diagnostic
 from penstock.document.check_live import check_live
+from penstock.engine.lineage import Lineage
+from penstock.engine.marks import Marks
 from penstock.engine.state import State
 from penstock.errors import OperatorError, PenstockError
 from penstock.ops.control import ask
@@ -142,8 +144,9 @@ def _state(deployment: Deployment) -> Iterator[Finding]:
     if not (folder / "state.sqlite").exists():
         yield Finding("state", Verdict.NOTE, f"there is no state in {folder} yet", "The first penstock run makes it.")
         return
-    with closing(State(folder)) as state:
+    with closing(State(folder, only_read=True)) as state:
         stopped, aside = state.stopped(), state.count_quarantined()
+        yield from judge_memory(Marks(state).marked(), Lineage(state).away())
     for index, reason in stopped.items():
         yield Finding(
             "state",
@@ -156,7 +159,7 @@ def _state(deployment: Deployment) -> Iterator[Finding]:
             "state",
             Verdict.WARNING,
             f"{aside} documents are in quarantine",
-            "Mend the rows or the schema; a later write of the same document clears it.",
+            "Mend the rows or the schema, then penstock quarantine replay; a later write of the document clears it.",
         )
     try:
         trouble = ask(folder, "status")["trouble"]

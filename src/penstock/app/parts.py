@@ -19,7 +19,7 @@ from penstock.document.mapping_analysis import TextAnalysis
 from penstock.document.mapping_change import fingerprint
 from penstock.document.schema import DocumentSchema, Field, Group, Join, LeafType, Scalar
 from penstock.document.spec import SourceSpec
-from penstock.engine.batch import Parts
+from penstock.engine.batch import Parts, naming
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Sink as SinkConfig
@@ -54,7 +54,12 @@ def open_parts(
     """A builder, and for each index the sinks of these names, opened. A task, which gives none, has one connection."""
     builder = builder or open_builder(deployment, 1)
     chosen = [open_sink(config, deployment) for config in deployment.sinks if config.name in sinks]
-    return Parts(builder, open_indexes(deployment, origins, builder.spec, chosen))
+    try:
+        return Parts(builder, open_indexes(deployment, origins, builder.spec, chosen))
+    except BaseException:
+        for sink in chosen:
+            sink.close()
+        raise
 
 
 def open_indexes(
@@ -69,9 +74,10 @@ def open_indexes(
     for sink in sinks:
         for index in origins.indexes:
             one = target(spec.schema(index), configs[sink.name], deployment.prefix, origins)
-            if not is_outgoing(index) or sink.shows(one):
-                sink.open(one)
-                held[index].append(sink)
+            with naming(sink):
+                if not is_outgoing(index) or sink.shows(one):
+                    sink.open(one)
+                    held[index].append(sink)
     return held
 
 

@@ -69,7 +69,7 @@ def _asked(folder: Path, **asked: Any) -> dict[str, Any]:
     except NothingRunsError:
         if not (folder / "state.sqlite").exists():
             raise
-    with closing(State(folder)) as state:
+    with closing(State(folder, only_read=asked["action"] != "drop")) as state:
         if asked["action"] == "drop" and not state.acquire():
             raise RetryableError(f"a penstock is starting or ending with the state in {folder}", hint="Try again.")
         return _on_state(state, asked)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.asked import texts
+from penstock.app.marking import lacking
 from penstock.app.origins import is_outgoing
 from penstock.app.rejoin import committed, require_slot
 from penstock.config.connection import connection_settings
@@ -82,6 +83,9 @@ def work(course: Course, prepared: Prepared, parts: Parts, indexes: Sequence[str
             continue
         course.comparisons += found
         if course.repair and before and not any(one.left for one in found):
+            if reason := lacking(prepared, index):
+                log.warning("index %s stays marked: %s", index, reason)
+                continue
             marks.clear(index, before)
             log.info("index %s is reconciled", index)
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
 from penstock.app.generations import as_rolled_back, extended, growing, kept_beside, meant
-from penstock.app.marking import look_at_shapes
+from penstock.app.marking import look_at_shapes, look_before_mending
+from penstock.app.opening import Pause, open_present
 from penstock.app.origins import Origins, index_of, is_outgoing
 from penstock.app.parts import open_builder, open_parts, own_connections, shares
 from penstock.app.prepared import Prepared
@@ -63,10 +64,11 @@ _DIRECT_ROWS = 30_000
 _SPOOL_BYTES = 16 << 20
 
 
-def prepare(deployment: Deployment) -> Prepared:
+def prepare(deployment: Deployment, pause: Pause | None = None) -> Prepared:
     """Check, and open what is needed. Changes replica identities and the publication, where that is allowed.
 
     Waits while another process runs with this state or with this slot; what there is to know is looked at afterwards.
+    With a `pause`, sinks that do not answer are waited for, too.
     """
     if not deployment.enabled:
         raise ConfigError("no index is enabled", hint="Add an [[index]] to the file, or enable one.")
@@ -77,17 +79,20 @@ def prepare(deployment: Deployment) -> Prepared:
         state = held.enter_context(closing(State(Path(deployment.locate(deployment.state)))))
         claim = held.enter_context(closing(Claim(settings, deployment.source.slot)))
         _become_the_one(state, claim, deployment)
-        fit = _prepared(as_rolled_back(deployment, Lineage(state)), settings, state, claim)
+        fit = _prepared(as_rolled_back(deployment, Lineage(state)), settings, state, claim, pause)
         held.pop_all()
         return fit
 
 
-def _prepared(deployment: Deployment, settings: ConnectionSettings, state: State, claim: Claim) -> Prepared:
+def _prepared(
+    deployment: Deployment, settings: ConnectionSettings, state: State, claim: Claim, pause: Pause | None
+) -> Prepared:
     report, stopped = _checked(settings, deployment, state.stopped())
     deployment = deployment.without(stopped)
+    bound = SourceSpec([schema for schema in report.bound if schema.index not in stopped])
+    look_before_mending(settings, bound.schemas, deployment.source.publication, state)
     if deployment.source.manage_replica_identity:
         _set_identities(settings, report)
-    bound = SourceSpec([schema for schema in report.bound if schema.index not in stopped])
     with replication.connect(settings) as client:
         system_id = client.system.system_id
     _publish(settings, deployment, bound)
@@ -106,8 +111,12 @@ def _prepared(deployment: Deployment, settings: ConnectionSettings, state: State
     epochs |= {name: outgoing[index_of(name)].epoch for name in beside}
     origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes, grown)
     builder = open_builder(deployment, own_connections(deployment))
-    present = [sink.name for sink in deployment.sinks if sink.name not in lineage.away()]
-    parts = open_parts(deployment, origins, present, builder)
+
+    def retained() -> int | None:
+        claim.renew()  # nobody took over while we waited
+        return _retained(settings, deployment.source.slot)
+
+    parts = open_present(deployment, origins, builder, lineage, retained, pause)
     fit = Prepared(
         deployment, settings, bound, state, claim, builder, parts, origins, lineage, found is None, stopped
     ).proven()
@@ -274,22 +283,23 @@ def _roll(prepared: Prepared, plan: Callable[[Prepared], Plan]) -> Roll:
 
     source = prepared.deployment.source
 
-    def retained() -> int | None:
-        with open_sql(prepared.settings) as connection:
-            found = slot.inspect(connection, source.slot)
-        return found.retained_bytes if found else None
-
     known = {sink.name for sink in prepared.deployment.sinks}
     return Roll(
         limit=source.max_retained_wal,
         on_down={sink.name: sink.on_down.value for sink in prepared.deployment.sinks},
         away=tuple(name for name in prepared.lineage.away() if name in known),
-        retained=retained,
+        retained=functools.partial(_retained, prepared.settings, source.slot),
         silent=lambda: _silent(prepared),
         leave=lambda names: plan(prepared.leaving(names)),
         open=prepared.returning,
         join=lambda sink: plan(prepared.joining(sink)),
     )
+
+
+def _retained(settings: ConnectionSettings, name: str) -> int | None:
+    with open_sql(settings) as connection:
+        found = slot.inspect(connection, name)
+    return found.retained_bytes if found else None
 
 
 def _silent(prepared: Prepared) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,6 +65,12 @@ class Watching:
             server.close()
         if self._sampler:
             self._sampler.close()
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Wait, before the deployment runs; /readyz says why."""
+        self._public.waits_for = reason
+        time.sleep(seconds)
+        self._public.waits_for = ""
 
     @property
     def page(self) -> str:

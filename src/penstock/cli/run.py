@@ -46,9 +46,11 @@ def run(config: str | None, locked: str | None, master: str, conf: dict[str, str
 
     What Spark itself has to say is in spark.log, in the state folder.
     """
+    from penstock.app.allocation import share_memory
     from penstock.app.watching import Watching
     from penstock.spark.requirement import require_pyspark
 
+    share_memory()  # before there are threads
     deployment = _read(config, locked)
     require_pyspark()  # before anything is asked of the server, or changed there
     with Watching(deployment) as watching:
@@ -60,7 +62,7 @@ def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str,
     from penstock.app.running import prepare
     from penstock.ops.control import Control
 
-    prepared = prepare(deployment)
+    prepared = prepare(deployment, watching.pause)
     state = Path(deployment.locate(deployment.state))
     folder = tempfile.mkdtemp(prefix="penstock-run-")
     try:

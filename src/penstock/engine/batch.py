@@ -203,7 +203,7 @@ def write(sinks: Sequence[Sink], writes: Writes, tally: Tally, aside: frozenset[
     with timing("write", tally):
         for sink in sinks:
             failpoints.passing("write")
-            with _naming(sink):
+            with naming(sink):
                 _give(sink, writes, tally, aside)
 
 
@@ -220,12 +220,12 @@ def flush(sinks: Iterable[Sink]) -> None:
     """Return when every sink is durable."""
     for sink in sinks:
         failpoints.passing("flush")
-        with _naming(sink):
+        with naming(sink):
             sink.flush()
 
 
 @contextmanager
-def _naming(sink: Sink) -> Iterator[None]:
+def naming(sink: Sink) -> Iterator[None]:
     """Passing trouble says which sink it came from."""
     try:
         yield

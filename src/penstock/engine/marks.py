@@ -45,6 +45,10 @@ class Marks:
         """The index was reconciled since it had this mark."""
         self._state.write(("DELETE FROM marked WHERE name = ? AND number = ?", [(index, mark.number)]))
 
+    def sources(self) -> dict[str, str]:
+        """For each index, the source of which its shape was noted down."""
+        return dict(self._state.read("SELECT name, source FROM shape"))
+
     def shapes(self, sources: Mapping[str, str]) -> dict[str, str]:
         """For each index, what its tables looked like; none where that was noted down for another source of it."""
         rows = self._state.read("SELECT name, source, shape FROM shape")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
+import re
 import secrets
 import sqlite3
 import threading
@@ -99,18 +100,24 @@ class Chunk:
 
 
 class State:
-    """The file. `close` it."""
+    """The file. `close` it. One that is only to be `read` is left as it is, in whatever format, and has to be there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, only_read: bool = False) -> None:
         self._lock = threading.Lock()
         self._aside: frozenset[tuple[str, str]] | None = None
         try:
             with ExitStack() as opened:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._holder = opened.enter_context(open(folder / "lock", "a"))
-                file = sqlite3.connect(folder / "state.sqlite", check_same_thread=False, isolation_level=None)
+                if not only_read:
+                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._holder = opened.enter_context(open(folder / "lock", "r" if only_read else "a"))
+                address = f"{(folder / 'state.sqlite').absolute().as_uri()}?mode={'ro' if only_read else 'rwc'}"
+                file = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None)
                 self._file = opened.enter_context(closing(file))
-                self._prepare(folder)
+                self._check_format(folder)
+                if only_read:
+                    self._stand_in()
+                else:
+                    self._prepare()
                 opened.pop_all()  # fit for use: held as long as this object
         except (OSError, sqlite3.Error) as error:
             raise DiskError(
@@ -118,13 +125,23 @@ class State:
                 hint="Make it writable, or name another one: state in penstock.toml.",
             ) from error
 
-    def _prepare(self, folder: Path) -> None:
+    def _check_format(self, folder: Path) -> None:
         ((found,),) = self._file.execute("PRAGMA user_version")
         if found > FORMAT:
             raise ConfigError(
                 f"the state in {folder} is of format {found}; this Penstock reads {FORMAT} and older",
                 hint="Use the Penstock that wrote it, or a newer one.",
             )
+
+    def _stand_in(self) -> None:
+        """For tables that an older format has not: empty ones, for this object alone."""
+        there = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
+        for statement in _TABLES.split(";"):
+            found = re.search(r"CREATE TABLE IF NOT EXISTS (\w+)", statement)
+            if found and found[1] not in there:
+                self._file.execute(statement.replace("CREATE TABLE", "CREATE TEMP TABLE"))
+
+    def _prepare(self) -> None:
         self._file.execute("PRAGMA journal_mode = WAL")
         self._file.execute("PRAGMA synchronous = FULL")
         self._file.executescript(_TABLES)

@@ -21,6 +21,8 @@ class Public:
     def __init__(self) -> None:
         self._told: Callable[[], Mapping[str, Any]] | None = None
         self._histograms: Mapping[str, Histogram] = {}
+        self.waits_for = ""
+        """What the start waits for, where that is known."""
 
     def attach(self, told: Callable[[], Mapping[str, Any]], histograms: Mapping[str, Histogram]) -> None:
         """A deployment runs from now on."""
@@ -36,6 +38,7 @@ class Public:
             return as_json({"alive": True})
         told = self._told() if self._told else None
         if asked.path == "/readyz":
-            reasons = told["unready"] if told else ["it is starting, or waits for another process to end"]
+            starting = self.waits_for or "it is starting, or waits for another process to end"
+            reasons = told["unready"] if told else [starting]
             return as_json({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
         return Response(render(told, self._histograms).encode() if told else b"", content_type=CONTENT_TYPE)
