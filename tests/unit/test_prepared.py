@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from penstock.app.origins import Origins
 from penstock.app.prepared import Prepared
@@ -35,9 +36,9 @@ def test_of_a_generation_that_readers_have_left_nothing_is_held(tmp_path: Path) 
     held = parts([], sink, indexes=("books", "books#1"))
     origins = Origins({"books": "here/2", "books#1": "here/1"}, hashes={"books#1": {"local": "old"}})
     with closing(State(tmp_path)) as state:
-        prepared = Prepared(
-            read_deployment(tmp_path), None, SourceSpec([]), state, builder, held, origins, Lineage(state), False, {}  # type: ignore[arg-type]
-        )  # fmt: skip
+        deployment, lineage = read_deployment(tmp_path), Lineage(state)
+        opened: Any = (deployment, None, SourceSpec([]), state, None, builder, held, origins, lineage, False, {})
+        prepared = Prepared(*opened)
         left = prepared.released("books", is_done=True)
     assert (left.origins.indexes, left.origins.hashes) == ({"books": "here/2"}, {})
     assert sink.journal == [("forget", "books#1")]

@@ -8,6 +8,7 @@ file reaches tasks of this machine by the environment only, and those of another
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -111,18 +112,26 @@ def _prepared(
     epochs |= {name: outgoing[index_of(name)].epoch for name in beside}
     origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes, grown)
     builder = open_builder(deployment, own_connections(deployment))
-
-    def retained() -> int | None:
-        claim.renew()  # nobody took over while we waited
-        return _retained(settings, deployment.source.slot)
-
-    parts = open_present(deployment, origins, builder, lineage, retained, pause)
+    retained = functools.partial(_retained, settings, deployment.source.slot)
+    parts = open_present(deployment, origins, builder, lineage, retained, _keeping(claim, pause))
     fit = Prepared(
         deployment, settings, bound, state, claim, builder, parts, origins, lineage, found is None, stopped
     ).proven()
     fit.note_written()
     look_at_shapes(fit, starting=True)
     return fit
+
+
+def _keeping(claim: Claim, pause: Pause | None) -> Pause | None:
+    """The same pause, after which nobody has taken over."""
+
+    def kept(seconds: float, why: str) -> None:
+        assert pause
+        pause(seconds, why)
+        with contextlib.suppress(RetryableError):
+            claim.renew()
+
+    return kept if pause else None
 
 
 def _check_slot(found: slot.SlotInfo | None, deployment: Deployment) -> None:
