@@ -59,57 +59,56 @@ def test_an_older_write_that_comes_late_brings_nothing_back(shared_market: Deplo
     assert settings["settings"]["index"]["gc_deletes"] == "1h"
 
 
-def test_a_role_that_may_not_do_what_is_needed_is_told(deploy: Deploy) -> None:
-    """E34, E74: no right to replicate, then policies that hide rows from it: nothing is made, nothing begins."""
+@pytest.fixture
+def granted(deploy: Deploy) -> Iterator[tuple[Deployed, str]]:
+    """A deployment whose role may read, and no more: publication and identities were made for it. And the role."""
     deployed = deploy()
     execute, role = deployed.database.execute, f"runs_{deployed.slot}"
     execute(market.ROWS)
+    for table in ("customer", "invoice", "line", "stamp", "product", "mark"):
+        execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    execute(f"CREATE PUBLICATION {deployed.slot} FOR ALL TABLES")
     deployed.reach(deployed.database.role(role))
-    execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}; ALTER TABLE invoice ENABLE ROW LEVEL SECURITY")
-    deployed.write(source="untraceable = 'warn'", **CUSTOMERS)
-    try:
-        run = deployed.start()
-        assert run.ended() == 1
-        assert "replication" in run.err.lower()
-        execute(f"ALTER ROLE {role} REPLICATION")
-        run = deployed.start()
-        assert run.ended() == 1
-        assert "row-level security" in run.err.lower() and "invoice" in run.err
-        assert not execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", deployed.slot)
-    finally:
-        execute(f"DROP OWNED BY {role}")
+    execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    deployed.write(**CUSTOMERS)
+    yield deployed, role
+    for run in deployed.runs:
+        run.end()
+    execute(f"DROP OWNED BY {role}")
+
+
+def test_a_role_that_may_not_do_what_is_needed_is_told(granted: tuple[Deployed, str]) -> None:
+    """E34, E74: no right to replicate, then policies that hide rows from it: nothing is made, nothing begins."""
+    deployed, role = granted
+    execute = deployed.database.execute
+    run = deployed.start()
+    assert run.ended() == 2
+    assert f"the role '{role}' may not open replication connections" in run.err, run.err
+    execute(f"ALTER ROLE {role} REPLICATION; ALTER TABLE invoice ENABLE ROW LEVEL SECURITY")
+    run = deployed.start()
+    assert run.ended() == 2
+    assert "row-level security" in run.err and "invoice" in run.err, run.err
+    assert not execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", deployed.slot)
 
 
 @pytest.mark.long
-def test_rows_that_a_policy_begins_to_hide_are_not_taken_for_deleted(deploy: Deploy) -> None:
+def test_rows_that_a_policy_begins_to_hide_are_not_taken_for_deleted(granted: tuple[Deployed, str]) -> None:
     """E74: while it runs; an error, and every document stays until somebody has decided."""
-    deployed = deploy()
-    execute, role = deployed.database.execute, f"runs_{deployed.slot}"
-    execute(market.ROWS)
-    execute("""DO $$ DECLARE t regclass; BEGIN
-        FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' LOOP
-            EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', t);
-        END LOOP; END $$""")
-    execute(f"CREATE PUBLICATION {deployed.slot} FOR ALL TABLES")
-    deployed.reach(deployed.database.role(role, attributes="LOGIN REPLICATION"))
-    execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
-    deployed.write(**CUSTOMERS)
-    try:
-        run = deployed.start()
-        run.catch_up()
-        before = deployed.local("customers")
-        execute("ALTER TABLE customer ENABLE ROW LEVEL SECURITY; UPDATE customer SET name = 'hidden' WHERE id < 9")
-        wait_until(lambda: "row-level security" in run.err.lower(), START_S, "the error")
-        assert deployed.local("customers") == before
-        execute("ALTER TABLE customer DISABLE ROW LEVEL SECURITY")
-        run.kill()
-        run = deployed.start()
-        run.catch_up()
-        deployed.judge()
-        assert run.stop() == 0
-    finally:
-        deployed.runs[-1].end()
-        execute(f"DROP OWNED BY {role}")
+    deployed, role = granted
+    execute = deployed.database.execute
+    execute(f"ALTER ROLE {role} REPLICATION")
+    run = deployed.start()
+    run.catch_up()
+    before = deployed.local("customers")
+    execute("ALTER TABLE customer ENABLE ROW LEVEL SECURITY; UPDATE customer SET name = 'hidden' WHERE id < 9")
+    wait_until(lambda: "row-level security" in run.err, START_S, "the error")
+    assert deployed.local("customers") == before
+    execute("ALTER TABLE customer DISABLE ROW LEVEL SECURITY")
+    run.kill()
+    run = deployed.start()
+    run.catch_up()
+    deployed.judge()
+    assert run.stop() == 0
 
 
 @pytest.mark.long
