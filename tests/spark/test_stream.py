@@ -50,10 +50,10 @@ def test_a_stream_makes_what_it_needs_follows_and_ends_without_a_trace(stream: S
 
     def acknowledged() -> dict[str, Any] | None:
         (found,) = readers_seen_by_another_process()
-        return found if Lsn.parse(found["acknowledged"]) >= last else None
+        return found if Lsn.parse(found["acknowledged"]) >= last and Lsn.parse(found["newest"]) >= last else None
 
     seen = wait_until(acknowledged, 20, "the reader's word")
-    assert (seen["slot"], seen["pid"]) == (stream.slot, reader_of(engine).pid)
+    assert (seen["slot"], seen["pid"], seen["state"]) == (stream.slot, reader_of(engine).pid, "streaming")
     assert seen["server"] == f"postgres@127.0.0.1:{stream.database.server.port}/{stream.database.name}"
     progress = running.query.lastProgress
     assert progress is not None

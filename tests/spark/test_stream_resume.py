@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from penstock.errors import ConfigError, CoverageError, PenstockError, PositionError, SlotMissingError
 from penstock.model import Lsn
 from penstock.postgres import replication
+from penstock.spark import health
 from tests.fixtures.databases import Database
 from tests.fixtures.streams import Rows, Steps, Streamed
 from tests.fixtures.waiting import wait_until
@@ -268,6 +270,9 @@ def test_a_server_that_restarts_is_followed(opened: Steps) -> None:
     opened.database.server.restart()
     insert(opened, 2)
     assert opened.read() == rows
+    (seen,) = health.readers()
+    assert (seen.slot, seen.pid) == (opened.slot, os.getpid())
+    wait_until(lambda: health.readers()[0].state == "streaming" and health.readers()[0].error, what="the last trouble")
     opened.commit()
     assert ids(opened.rows(1)) == [2]
 
@@ -309,10 +314,15 @@ def test_a_second_query_waits_for_the_slot_and_tells_what_it_missed(opened: Step
     insert(opened, 2)
     assert ids(opened.rows(1)) == [2]
     assert not other.poll()
+    assert opened.reader is not None and opened.reader._live is not None
+    assert other.reader is not None and other.reader._live is not None
+    follower, waiting = opened.reader._live.replay, other.reader._live.replay
+    assert (follower.state, waiting.state) == ("streaming", "waiting")
+    assert opened.slot in waiting.trouble
     opened.poll()
     wait_until(lambda: opened.confirmed() > Lsn.parse(other.offsets[-1]["lsn"]), what="the slot to move on")
-    assert opened.reader is not None
     opened.reader.stop()
     with pytest.raises(PositionError, match="somebody else consumed it"):
         wait_until(other.poll, 30, "the slot")
+    assert waiting.state == "failed" and "somebody else consumed it" in waiting.trouble
     other.close_reader()

@@ -22,6 +22,13 @@ class Standing:
     acknowledged = Lsn(100)
     reached = Lsn(150)
     done = Lsn(120)
+    state = "streaming"
+    trouble = ""
+    silent_s = 0.04
+
+
+def newest() -> Lsn:
+    return Lsn(400)
 
 
 @pytest.fixture
@@ -34,16 +41,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_reader_is_seen_while_it_runs_and_not_after(place: Path) -> None:
     progress = Standing()
-    report = health.Report("s", "u@h:5432/d", progress)
+    report = health.Report("s", "u@h:5432/d", progress, newest)
     (found,) = wait_until(health.readers, what="the first report")
     assert (found.slot, found.server, found.pid) == ("s", "u@h:5432/d", os.getpid())
-    assert (found.acknowledged, found.received, found.lag_bytes) == ("0/64", "0/96", 50)
-    assert found.done == "0/78"
-    progress.acknowledged = Lsn(150)
-    wait_until(lambda: health.readers()[0].lag_bytes == 0, what="a later report")
+    assert (found.acknowledged, found.received, found.done) == ("0/64", "0/96", "0/78")
+    assert (found.state, found.error, found.silent_s) == ("streaming", "", 0.0)
+    wait_until(lambda: health.readers()[0].newest == "0/190", what="the server's word")
+    assert health.readers()[0].lag_bytes == 280
+    progress.done, progress.state, progress.trouble, progress.silent_s = Lsn(400), "waiting", "no route", 7.25
+    found = wait_until(lambda: next((r for r in health.readers() if r.error), None), what="a later report")
+    assert (found.lag_bytes, found.state, found.error, found.silent_s) == (0, "waiting", "no route", 7.2)
     assert place.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in place.glob("*.json")} == {0o600}
-    other = health.Report("other", "u@h:5432/d", progress)
+    other = health.Report("other", "u@h:5432/d", progress, newest)
     wait_until(lambda: len(health.readers()) == 2, what="both")
     report.close()
     assert [one.slot for one in health.readers()] == ["other"]
@@ -69,14 +79,14 @@ def test_a_folder_that_somebody_else_laid_out_is_neither_written_nor_read(place:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     place.symlink_to(elsewhere)
-    report = health.Report("s", "h", Standing())
+    report = health.Report("s", "h", Standing(), newest)
     report.close()
     assert not list(elsewhere.iterdir())
     assert health.readers() == []
     place.unlink()
     place.mkdir()
     place.chmod(0o777)
-    health.Report("s", "h", Standing()).close()
+    health.Report("s", "h", Standing(), newest).close()
     assert not list(place.iterdir())
     place.rmdir()
     elsewhere.rmdir()

@@ -85,6 +85,8 @@ class Receiver:
         self._ready_bytes = 0
         self._changed = threading.Condition()
         self._error: PenstockError | None = None
+        self._streaming = False
+        self._trouble = ""
         self._stop = threading.Event()
         self._wake: tuple[int, ...] = os.pipe()
         self._origin = config.origin
@@ -208,6 +210,18 @@ class Receiver:
             return self._opened_at
 
     @property
+    def state(self) -> str:
+        """`starting`, `streaming`, `waiting` (for the server or the slot, to try again), or `failed`."""
+        if self._error:
+            return "failed"
+        return "streaming" if self._streaming else "waiting" if self._connected or self._trouble else "starting"
+
+    @property
+    def trouble(self) -> str:
+        """What last went wrong, in a sentence; empty where nothing did."""
+        return self._trouble
+
+    @property
     def silent_s(self) -> float:
         """How long nothing has come from the server."""
         return time.monotonic() - self._heard
@@ -257,7 +271,7 @@ class Receiver:
 
     def _fail(self, error: PenstockError) -> None:
         with self._changed:
-            self._error = error
+            self._error, self._trouble = error, error.message
             self._changed.notify_all()
 
     def _keep_receiving(self) -> None:
@@ -269,21 +283,25 @@ class Receiver:
                     duplex = self._open()
                 held_since = time.monotonic()
                 try:
+                    self._streaming = True
                     self._receive(duplex)
                     duplex.close()
                 finally:
+                    self._streaming = False
                     duplex.close(0.0)  # in case of trouble, without a word
                     if time.monotonic() - held_since > _STOOD_S:
                         self._attempts = 0
             except SlotActiveError as error:
                 if time.monotonic() - held_since > self._patience_s():
                     raise
+                self._trouble = error.message
                 log.info("waiting for slot %s, which is in use: %s", self._config.slot, error.message)
                 wait_s = replication.backoff_s(self._attempts, ceiling_s=2.0)
             except _PASSING as error:
                 if not self._connected:
                     raise  # never been there: more likely a wrong address than passing trouble
                 wait_s = replication.backoff_s(self._attempts)
+                self._trouble = error.message
                 if not self._stop.is_set():
                     log.warning("slot %s: the stream broke off, again in %.1f s: %s", self._config.slot, wait_s, error)
                 held_since = time.monotonic()

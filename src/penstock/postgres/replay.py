@@ -69,6 +69,21 @@ class Replay:
         return self._receiver.reached
 
     @property
+    def state(self) -> str:
+        """Whether it streams: `starting`, `streaming`, `waiting` or `failed`."""
+        return self._receiver.state
+
+    @property
+    def trouble(self) -> str:
+        """What last went wrong, in a sentence; empty where nothing did."""
+        return self._receiver.trouble
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has come from the server."""
+        return self._receiver.silent_s
+
+    @property
     def acknowledged(self) -> Lsn:
         """Everything up to here may be forgotten by the server."""
         return self._held.durable

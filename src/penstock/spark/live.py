@@ -81,7 +81,11 @@ class Live:
         self._prefix = f"penstock-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
         floor = self._floor if self._resumed else Lsn.ZERO
         self.replay = Replay(self._settings, config, self._check_slot, floor)
-        self._report = health.Report(options.slot, self._settings.describe(), self.replay)
+        self._report = health.Report(options.slot, self._settings.describe(), self.replay, self._newest)
+
+    def _newest(self) -> Lsn:
+        with open_sql(self._settings, timeout_s=2.0, statement_timeout_s=2.0) as connection:
+            return _wal_end(connection)
 
     def _start_with_snapshot(self) -> Chunks:
         """Hold the snapshot of the slot's start; where the slot is older than this run, a later one: it converges."""
@@ -149,9 +153,9 @@ class Live:
             found = slot.inspect(connection, options.slot)
             if found:
                 publication.require(connection, options.publication, options.slot, options.tables)
-            ((wal_end,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+            wal_end = _wal_end(connection)
         if self._resumed:
-            resume.check_wal(self._floor, Lsn.parse(wal_end))
+            resume.check_wal(self._floor, wal_end)
         return found
 
     def _require(self, found: slot.SlotInfo | None) -> None:
@@ -221,3 +225,8 @@ class Live:
         self._drop_files()
         self._report.close()
         self.replay.close()
+
+
+def _wal_end(connection: slot.Connection) -> Lsn:
+    ((text,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+    return Lsn.parse(text)
