@@ -73,10 +73,10 @@ class Driver:
 
     def holder(self) -> psutil.Process | None:
         """The holder's process."""
-        found = (
-            one for one in psutil.process_iter(["cmdline"]) if "penstock.postgres.holder" in str(one.info["cmdline"])
-        )
-        return next((one for one in found if one.environ().get("PENSTOCK_TEST") == str(self.folder)), None)
+        running = psutil.process_iter(["cmdline", "environ"])  # None of those that ended meanwhile
+        found = (one for one in running if "penstock.postgres.holder" in str(one.info["cmdline"]))
+        ours = str(self.folder)
+        return next((one for one in found if (one.info["environ"] or {}).get("PENSTOCK_TEST") == ours), None)
 
     def close(self) -> None:
         self.process.kill()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import psycopg
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
+from penstock.spark.settings import LOCAL_FOLDER
 from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
 
@@ -35,6 +38,15 @@ def held(database: Database) -> int:
     return int(database.execute(query)[0][0])
 
 
+def holders_sockets() -> list[Any]:
+    """Where the process that keeps the snapshots of this run's session listens."""
+    ours = os.environ[LOCAL_FOLDER]
+    running = psutil.process_iter(["cmdline", "environ"])  # None of those that ended meanwhile
+    holders = [one for one in running if "penstock.postgres.holder" in str(one.info["cmdline"])]
+    found = [one for one in holders if (one.info["environ"] or {}).get(LOCAL_FOLDER) == ours]
+    return [sock for one in found for sock in one.net_connections() if sock.status == psutil.CONN_LISTEN]
+
+
 def test_every_row_comes_once_by_blocks_by_key_and_in_one_part(load: Callable[..., DataFrame], db18: Database) -> None:
     """E53: no primary key is needed."""
     numbers(db18)
@@ -43,6 +55,7 @@ def test_every_row_comes_once_by_blocks_by_key_and_in_one_part(load: Callable[..
         assert listed(frame) == list(range(1, 5001))
         sizes = [row["count"] for row in frame.groupBy(f.spark_partition_id()).count().collect()]
         assert len(sizes) == parts and max(sizes) < 1.5 * 5000 / parts
+    assert {one.laddr.ip for one in holders_sockets()} == {"127.0.0.1"}, "a local session is nobody else's to reach"
 
 
 def test_types_are_those_of_the_stream(load: Callable[..., DataFrame], db18: Database) -> None:

@@ -20,9 +20,11 @@ query = stream.writeStream.format("parquet").option("path", folder + "/rows")
 query = query.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
 query.awaitTermination()
 rows = spark.read.parquet(folder + "/rows").orderBy("_commit_lsn", "_seq").collect()
+now = spark.read.format("penstock").option("url", options["url"]).option("table", "t").option("numPartitions", 2).load()
 print(json.dumps({
     "session": type(spark).__module__,
     "rows": [(row["id"], row["v"], row["_change_type"]) for row in rows],
+    "now": [tuple(row) for row in now.collect()],
 }))
 spark.stop()
 """
@@ -39,4 +41,5 @@ def test_changes_stream_through_spark_connect(source18: Source, tmp_path: Path, 
     given = {"TMPDIR": str(scratch), "SPARK_TESTING": "1"}  # any free port
     shown = run(PROGRAM, json.dumps(source18.options(table="t")), str(tmp_path), **given)
     assert shown["session"].startswith("pyspark.sql.connect")
+    assert shown["now"] == [[2, "two"]], "a batch read, too, by two tasks in one moment"
     assert shown["rows"] == [[1, "one", "insert"], [2, "two", "insert"], [1, None, "delete"]]

@@ -44,6 +44,13 @@ def listened(heard: tuple[int, list[Line | Exception]]) -> Line:
     return line
 
 
+def test_it_listens_to_this_machine_only_where_that_is_enough() -> None:
+    with parley.listening(everywhere=False) as server:
+        assert server.getsockname()[0] == "127.0.0.1"
+    with parley.listening() as server:
+        assert server.getsockname()[0] in ("::", "0.0.0.0")
+
+
 def test_both_sides_speak_and_notice_the_end(heard: tuple[int, list[Line | Exception]]) -> None:
     with parley.call("127.0.0.1", heard[0], KEY, 5) as line:
         other = listened(heard)

@@ -25,7 +25,7 @@ def test_every_setting_has_its_reason() -> None:
 def test_a_session_with_our_settings_costs_nothing() -> None:
     chosen = settings.settings("local[3]", 3)
     assert chosen[PARTITIONS] == "3"
-    assert settings.costs(chosen.get, 3) == []
+    assert settings.costs(chosen.get, "local[3]", 3) == []
 
 
 def test_what_holds_for_one_machine_only_is_left_out_on_a_cluster() -> None:
@@ -33,10 +33,13 @@ def test_what_holds_for_one_machine_only_is_left_out_on_a_cluster() -> None:
     assert chosen[SOCKETS] == "true"
     assert chosen["spark.sql.session.timeZone"] == "UTC"
     assert not {one.name for one in settings.TABLE if one.one_machine} & chosen.keys()
+    assert "spark.ui.enabled" not in chosen, "a cluster's is looked at"
+    (told,) = settings.costs({PARTITIONS: "200"}.get, "spark://host:7077", 3)
+    assert told.startswith(SOCKETS), "the driver's cores say nothing about a cluster's"
 
 
 def test_each_setting_that_costs_latency_is_told_with_its_price_and_the_value_to_set() -> None:
-    told = settings.costs({SOCKETS: "false", PARTITIONS: "200"}.get, 2)
+    told = settings.costs({SOCKETS: "false", PARTITIONS: "200"}.get, "local[2]", 2)
     assert f"{SOCKETS} is false: it costs about 50 ms a task. Set it to true." in told
     assert f"{PARTITIONS} is 200: it costs about 300 ms a shuffle, spent on tasks without rows. Set it to 2." in told
     assert any("checkpointFileManagerClass is not set" in sentence for sentence in told)
@@ -45,8 +48,8 @@ def test_each_setting_that_costs_latency_is_told_with_its_price_and_the_value_to
 
 def test_a_few_tasks_more_than_cores_are_no_fault() -> None:
     fit = settings.settings("local[2]", 2)
-    assert settings.costs({**fit, PARTITIONS: "16"}.get, 2) == []
-    assert settings.costs({**fit, PARTITIONS: "17"}.get, 2) != []
+    assert settings.costs({**fit, PARTITIONS: "16"}.get, "local[2]", 2) == []
+    assert settings.costs({**fit, PARTITIONS: "17"}.get, "local[2]", 2) != []
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.2.1", "4.3.0", "4.3.0.dev1"])
@@ -83,3 +86,18 @@ def test_a_log_that_grew_large_keeps_its_end_and_is_appended_to(tmp_path: Path) 
     assert kept.endswith(line + b"the last one\none more\n")
     cut(log)
     assert log.read_bytes() == kept
+
+
+def test_on_another_version_the_source_says_so_when_it_is_used_and_harms_no_other() -> None:
+    """Spark imports every module of that name, whatever format is asked for."""
+    program = (
+        "import pyspark.version; pyspark.version.__version__ = '4.1.4'\n"
+        "from pyspark_penstock import DefaultSource\n"
+        "print(DefaultSource.name())\n"
+        "DefaultSource({'table': 't'})"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "src", capture_output=True, text=True, check=False)
+    assert run.stdout == "penstock\n"
+    assert run.stderr.endswith(
+        'ConfigError: PySpark 4.1.4 is installed; Penstock runs on 4.2 and 4.3\nRun: pip install "penstock[spark]"\n'
+    )

@@ -183,7 +183,7 @@ def main(config: dict[str, Any]) -> None:
     """Be the process; the port goes as a line to stdout."""
     logs.set_up(config["level"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the driver's terminal is not for us
-    server = parley.listening()
+    server = parley.listening(everywhere=not config["local"])
     print(json.dumps({"port": server.getsockname()[1]}), flush=True)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):

@@ -52,8 +52,11 @@ class Address:
     key: bytes = field(repr=False)
 
 
-def find_or_start(folder: Path, watch: Watched, **times: float) -> Address:
-    """The holder whose place is the folder; a new one, that ends with the watched process, where there is none."""
+def find_or_start(folder: Path, watch: Watched, *, local: bool = False, **times: float) -> Address:
+    """The holder whose place is the folder; a new one, that ends with the watched process, where there is none.
+
+    One for `local` tasks listens to this machine only.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -62,7 +65,7 @@ def find_or_start(folder: Path, watch: Watched, **times: float) -> Address:
         fcntl.flock(lock, fcntl.LOCK_EX)
         address = _read(folder / "holder.json")
         if address is None or not _answers(address):
-            address = _start(folder, watch, times)
+            address = _start(folder, watch, {"local": local, **times})
         return address
 
 
@@ -83,9 +86,9 @@ def _answers(address: Address) -> bool:
         return False
 
 
-def _start(folder: Path, watch: Watched, times: dict[str, float]) -> Address:
+def _start(folder: Path, watch: Watched, more: dict[str, float]) -> Address:
     key = secrets.token_bytes(32)
-    config = {"path": sys.path, "key": key.hex(), "watch": watch, "folder": str(folder), "level": "info", **times}
+    config = {"path": sys.path, "key": key.hex(), "watch": watch, "folder": str(folder), "level": "info", **more}
     with subprocess.Popen(
         [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
     ) as process:

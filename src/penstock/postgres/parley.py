@@ -95,8 +95,10 @@ def _proof(key: bytes, both: bytes, calling: bool) -> bytes:
     return hmac.new(key, (b"caller" if calling else b"listener") + both, hashlib.sha256).digest()
 
 
-def listening() -> socket.socket:
-    """A socket that is reached from anywhere, at a free port."""
+def listening(everywhere: bool = True) -> socket.socket:
+    """A socket that is reached from anywhere, or from this machine only, at a free port."""
+    if not everywhere:
+        return socket.create_server(("127.0.0.1", 0))
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))

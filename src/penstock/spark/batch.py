@@ -35,6 +35,7 @@ from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, plan, sele
 from penstock.spark.options import SourceOptions
 from penstock.spark.pushdown import take_over
 from penstock.spark.schema import table_type, to_spark
+from penstock.spark.settings import LOCAL_FOLDER
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -87,7 +88,7 @@ class SnapshotReader(DataSourceReader):
         if len(ranges) == 1:
             return [SnapshotPartition(selection, ranges[0])]
         frame = uuid.uuid4().hex
-        holder = holding.find_or_start(*_beside_the_driver())
+        holder = holding.find_or_start(*_beside_the_driver(), local=LOCAL_FOLDER in os.environ)
         holding.register(holder, frame, settings, selection)
         numbered = enumerate(ranges)
         return [SnapshotPartition(selection, part, number, len(ranges), frame, holder) for number, part in numbered]

@@ -95,7 +95,8 @@ def cut(path: Path) -> None:
 
 def advise(spark: SparkSession) -> list[str]:
     """What the session's settings cost in latency, a sentence each; they are logged as warnings, too."""
-    found = settings.costs(lambda name: spark.conf.get(name, None), _cores(spark.conf.get("spark.master", "") or ""))
+    master = spark.conf.get("spark.master", "") or ""
+    found = settings.costs(lambda name: spark.conf.get(name, None), master, _cores(master))
     for sentence in found:
         _log.warning(sentence)
     return found

@@ -69,7 +69,12 @@ TABLE = (
         "10",
         "the default keeps 100 reports of each query in memory; penstock.spark.progress hands each on as it comes",
     ),
-    Setting("spark.ui.enabled", "false", "a web server and its memory of past jobs, rarely looked at on one machine"),
+    Setting(
+        "spark.ui.enabled",
+        "false",
+        "a web server and its memory of past jobs, rarely looked at on one machine",
+        one_machine=True,
+    ),
     Setting("spark.ui.showConsoleProgress", "false", "a bar on stderr for each micro-batch hides what is logged"),
     Setting("spark.driver.memory", "1g", "rows pass through in pieces: half of it took batches of a million rows"),
 )
@@ -109,12 +114,13 @@ def settings(master: str, cores: int) -> dict[str, str]:
     return {one.name: one.value.format(cores=cores) for one in TABLE if local or not one.one_machine}
 
 
-def costs(get: Callable[[str], str | None], cores: int) -> list[str]:
-    """A sentence for each setting by which a session pays latency; `get` gives its value, None where it is not set."""
+def costs(get: Callable[[str], str | None], master: str, cores: int) -> list[str]:
+    """A sentence for each setting by which a session at `master` pays latency; `get`: its value, None if not set."""
+    local = master.startswith("local")
     return [
         f"{one.name} is {get(one.name) or 'not set'}: it costs {one.cost}. Set it to {one.value.format(cores=cores)}."
         for one in TABLE
-        if one.cost and not _is_fit(one, get(one.name), cores)
+        if one.cost and (local or not one.one_machine) and not _is_fit(one, get(one.name), cores)
     ]
 
 
