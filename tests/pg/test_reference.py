@@ -223,6 +223,23 @@ def test_a_checkpoint_of_elsewhere_is_refused(dims: Dimensions) -> None:
     assert len(read_snapshot(lost)) == 3, "a new snapshot, and a new slot, put it right"
 
 
+def test_a_stream_that_is_hung_up_before_it_was_open_is_opened_anew(dims18: Dimensions) -> None:
+    """Another table that goes back to an earlier place hangs up, also while the first one still waits for the slot."""
+    fill(dims18, "city")
+    holder, capture = dims18.capture(), dims18.capture()
+    read_snapshot(holder.table("city"))
+    with ThreadPoolExecutor() as pool:
+        coming = pool.submit(read_snapshot, capture.table("city"))
+        wait_until(lambda: capture._receiver is not None, what="the wait for the slot")
+        with capture.locked():
+            capture._hang_up()
+        holder.close()
+        try:
+            assert len(coming.result(20)) == 2
+        finally:
+            capture.close()
+
+
 def test_closing_at_any_moment(dims18: Dimensions) -> None:
     """E94: twice, before anything was opened, in the middle of a snapshot; then any use is an error."""
     fill(dims18, "city")

@@ -6,7 +6,9 @@ poll that would need it is an error that names the table which nobody polls.
 
 Guarantees: the slot is acknowledged at the least of what its tables have saved, and no further; a table that was made
 here and not placed yet holds it where it is. A closed table keeps its place until `forget`. A table that joins later
-reads its snapshot at a place in the WAL of its own and is handed what ends behind that. Deliberately not: retrying what
+reads its snapshot at a place in the WAL of its own and is handed what ends behind that. A table whose changes are not
+all in the stream any more (it left the publication, was made anew, was written anew) is stopped by name, at the latest
+a minute after that. A slot that is gone takes the places of all tables along. Deliberately not: retrying what
 an operator has to mend, and remembering which tables belong to a slot from one process to the next: make all of them,
 and restore those that have a checkpoint, before the first poll.
 """
@@ -20,7 +22,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from penstock.errors import ConfigError, PenstockError, PositionError, RetryableError
+from penstock.errors import (
+    CapacityError,
+    ConfigError,
+    OperatorError,
+    PenstockError,
+    PositionError,
+    RetryableError,
+    SlotLostError,
+    SlotMissingError,
+)
 from penstock.model import Lsn, Origin, Position, QualifiedTable, ReplicationConfig
 from penstock.postgres import changes, publication, slot
 from penstock.postgres.capture import WalChangeCapture
@@ -30,6 +41,7 @@ from penstock.postgres.rows import Unrepresentable
 from penstock.postgres.transactions import Transaction
 from penstock.postgres.watermark import Held
 from penstock.reference.delivery import Delivery
+from penstock.reference.footing import Footing, read_footings, unsteady
 from penstock.reference.shape import Known, learn
 from penstock.reference.source import PostgresReferenceTableSource
 
@@ -40,6 +52,8 @@ _PIECE_BYTES = 4 << 20
 # A partition may be made at any time; the catalog is not asked for the same stranger more often than this.
 _ASK_AGAIN_S = 30.0
 _OPEN_POLL_S = 0.5
+# How often the catalog is looked at for what the stream does not tell.
+_LOOK_S = 60.0
 
 
 class ReferenceCapture:
@@ -71,6 +85,8 @@ class ReferenceCapture:
         self._held = Held()
         self._origin: Origin | None = None
         self._read = Lsn.ZERO  # everything up to here was sorted to the tables
+        self._opened_at = Lsn.ZERO  # where the slot stood then
+        self._look_at = 0.0  # when the catalog is to be looked at
         self._closed = False
 
     def __repr__(self) -> str:
@@ -120,12 +136,6 @@ class ReferenceCapture:
             return slot.lag(connection, self.config.slot)
 
     @property
-    def silent_s(self) -> float:
-        """How long nothing has come from the server."""
-        receiver = self._receiver
-        return receiver.silent_s if receiver else 0.0
-
-    @property
     def acknowledged(self) -> Lsn:
         """Every table has saved this much: the slot stands here, or will within a moment."""
         return self._held.durable
@@ -150,12 +160,26 @@ class ReferenceCapture:
 
     def learn(self, table: QualifiedTable, key: tuple[str, ...]) -> Known:
         """What the catalog says of a table, which is then proved to be published."""
-        with open_sql(self.settings) as connection:
-            known = learn(connection, table, key, following=True)
+        known = self._learned(table, key)
         capture = WalChangeCapture(self.config, self.settings)
-        if not capture.inspect_coverage({table}).complete:
-            capture.with_publication_management({table}, self._manage).require_coverage()
+        if capture.inspect_coverage({table}).complete:
+            return known
+        capture.with_publication_management({table}, self._manage).require_coverage()
+        return self._learned(table, key)
+
+    def learn_again(self, table: QualifiedTable, key: tuple[str, ...], was: Footing | None) -> Known:
+        """The same of a table that goes on from where it was: it has to be published still."""
+        known = self._learned(table, key)
+        found = {table: known.footing} if known.footing else {}
+        with open_sql(self.settings) as connection:
+            error = unsteady(connection, self.config.publication, table, was, found)
+        if error:
+            raise error
         return known
+
+    def _learned(self, table: QualifiedTable, key: tuple[str, ...]) -> Known:
+        with open_sql(self.settings) as connection:
+            return learn(connection, table, key, self.config.publication)
 
     def join(self, table: QualifiedTable, delivery: Delivery) -> None:
         """Keep what is sorted from now on for a table."""
@@ -197,9 +221,9 @@ class ReferenceCapture:
                     f"{known.system_id}",
                     hint="Connect to the right server, or start without a checkpoint: a new snapshot is taken.",
                 )
-            if lsn < self._held.durable:
+            if lsn < (passed := max(self._held.durable, self._opened_at)):
                 raise PositionError(
-                    f"slot {self.config.slot} has passed {self._held.durable}; the checkpoint stands at {lsn}",
+                    f"slot {self.config.slot} has passed {passed}; the checkpoint stands at {lsn}",
                     hint="Restore all tables of a slot before the first poll. A new snapshot puts this one right.",
                 )
             self._origin = known or origin
@@ -220,30 +244,43 @@ class ReferenceCapture:
 
     def open(self) -> None:
         """See that the stream is there."""
-        with self._lock:
-            self._require_open()
-            if self._receiver is None:
+        opened = Lsn.ZERO
+        while not opened:
+            with self._lock:
+                self._require_open()
                 # Where the first of them goes on; with none that does, wherever the slot stands, or a new one.
-                self._start(min((one.whole for one in self._deliveries.values()), default=Lsn.ZERO))
-            receiver = self._receiver
-        while receiver and not (opened := self._opened(receiver)):
-            self._require_open()
-        with self._lock:
-            self._read = max(self._read, opened)
+                start = min((one.whole for one in self._deliveries.values()), default=Lsn.ZERO)
+                receiver = self._receiver or self._start(start)
+            opened = self._opened(receiver)
+            with self._lock:
+                if receiver is not self._receiver:
+                    opened = Lsn.ZERO  # another thread has hung up meanwhile
+                elif opened:
+                    self._read, self._opened_at = max(self._read, opened), opened
 
     def _opened(self, receiver: Receiver) -> Lsn:
         try:
             return receiver.opened(_OPEN_POLL_S)
-        except PenstockError:
+        except PenstockError as error:
             with self._lock:
                 if receiver is self._receiver:
-                    self._hang_up()
+                    self._give_up(error)
             raise
+
+    def _give_up(self, error: PenstockError) -> None:
+        """End the stream. Without its slot no place is worth anything: each table has to start over."""
+        self._hang_up()
+        if isinstance(error, SlotMissingError | SlotLostError):
+            for delivery in self._deliveries.values():
+                delivery.fail(error)
+            self._deliveries, self._places = {}, dict.fromkeys(self._places)
+            self._opened_at = Lsn.ZERO
 
     def sort(self, wanted: Delivery) -> None:
         """Sort what was received to the tables, until there is something for the wanted one, or nothing is left."""
-        if not wanted.backlog:
+        if not wanted.backlog and wanted.error is None:
             self.open()
+            self._look_when_due()
         with self._lock:
             while self._receiver and not wanted.backlog and wanted.error is None:
                 self._require_room()
@@ -265,8 +302,8 @@ class ReferenceCapture:
     def _take(self, receiver: Receiver) -> list[Transaction]:
         try:
             return receiver.take(_STEP_BYTES, 0) or []
-        except PenstockError:
-            self._hang_up()  # everything before it was taken; the next poll connects anew
+        except PenstockError as error:
+            self._give_up(error)  # everything before it was taken; the next poll connects anew
             raise
 
     def _hand_out(self, piece: changes.Piece) -> None:
@@ -286,8 +323,35 @@ class ReferenceCapture:
         return True
 
     def _look_for_partitions(self, table: QualifiedTable, delivery: Delivery) -> None:
-        with open_sql(self.settings) as connection:
-            delivery.adopt(learn(connection, table, delivery.known.shape.key, following=True))
+        try:
+            delivery.adopt(self.learn_again(table, delivery.known.shape.key, delivery.known.footing))
+        except (ConfigError, OperatorError) as error:
+            delivery.fail(error)
+
+    def _look_when_due(self) -> None:
+        """See in the catalog what the stream does not tell; without a word where the server cannot be asked now."""
+        with self._lock:
+            if time.monotonic() < self._look_at:
+                return
+            self._look_at = time.monotonic() + _LOOK_S
+            placed = {table: (one, one.known.footing) for table, one in self._deliveries.items()}
+        try:
+            with open_sql(self.settings) as connection:
+                found = read_footings(connection, self.config.publication, placed)
+                errors = {
+                    table: unsteady(connection, self.config.publication, table, was, found)
+                    for table, (_, was) in placed.items()
+                }
+        except (RetryableError, CapacityError):
+            return
+        with self._lock:
+            for table, (delivery, was) in placed.items():
+                if delivery.known.footing is not was:
+                    continue  # somebody else has looked
+                if error := errors[table]:
+                    delivery.fail(error)
+                else:
+                    delivery.known = replace(delivery.known, footing=found[table])
 
     def _require_room(self) -> None:
         stored = {table: one.backlog.disk_bytes for table, one in self._deliveries.items()}
@@ -299,16 +363,18 @@ class ReferenceCapture:
                 hint="Poll that table, or forget() it. A larger spool_bytes lets more wait.",
             )
 
-    def _start(self, lsn: Lsn) -> None:
+    def _start(self, lsn: Lsn) -> Receiver:
         config = replace(self.config, start_lsn=lsn, origin=self._origin if lsn else None)
         if not lsn:
             self._held = Held()  # nobody holds a place any more, so that the slot may be a new one
         self._read = lsn
         self._receiver = Receiver(self.settings, config, self._held, self._prepare)
+        return self._receiver
 
     def _prepare(self) -> None:
         with open_sql(self.settings) as connection:
             publication.require(connection, self.config.publication, self.config.slot, list(self._tables))
+        self._look_at = 0.0
 
     def _hang_up(self, besides: QualifiedTable | None = None) -> None:
         """End the stream, which begins again at the next poll; the other tables drop what they have seen of it."""

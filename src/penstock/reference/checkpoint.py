@@ -14,19 +14,30 @@ from typing import Any
 from penstock.contracts import SourceCheckpoint
 from penstock.errors import ConfigError, PositionError
 from penstock.model import Lsn, Origin, Position, QualifiedTable
+from penstock.reference import footing as footings
+from penstock.reference.footing import Footing
 from penstock.reference.shape import TableShape
 
 FORMAT = 1
 
 
-def make(slot: str, origin: Origin | None, shape: TableShape, position: Position, acknowledge: Lsn) -> SourceCheckpoint:
+def make(
+    slot: str,
+    origin: Origin | None,
+    shape: TableShape,
+    position: Position,
+    acknowledge: Lsn,
+    footing: Footing | None = None,
+) -> SourceCheckpoint:
     """A checkpoint; `acknowledge` is where the slot may go once it is saved, zero while a snapshot is under way."""
-    metadata = {
+    metadata: dict[str, Any] = {
         "timeline": origin.timeline if origin else None,
         "acknowledge": str(acknowledge),
         "columns": [list(column) for column in shape.columns],
         "key": list(shape.key),
     }
+    if footing:
+        metadata["footing"] = footings.encode(footing)
     return SourceCheckpoint(FORMAT, origin.system_id if origin else "", slot, shape.table, position, metadata)
 
 
@@ -44,6 +55,12 @@ def shape(checkpoint: SourceCheckpoint) -> TableShape:
     """The columns that were delivered."""
     columns = tuple((name, oid, typmod) for name, oid, typmod in checkpoint.metadata["columns"])
     return TableShape(checkpoint.table, columns, tuple(checkpoint.metadata["key"]))
+
+
+def footing(checkpoint: SourceCheckpoint) -> Footing | None:
+    """How its table stood; None where nobody looked: it is a table without changes, or older than the look."""
+    found = checkpoint.metadata.get("footing")
+    return footings.decode(found) if found is not None else None
 
 
 def is_complete(checkpoint: SourceCheckpoint) -> bool:
@@ -99,7 +116,7 @@ def check_form(checkpoint: Any) -> None:
     if not (_is_of(str, checkpoint.system_id, checkpoint.slot) and _is_of(Position, checkpoint.position)):
         raise _garbage()
     try:
-        known = shape(checkpoint).schema, acknowledged(checkpoint), origin(checkpoint)
+        known = shape(checkpoint).schema, acknowledged(checkpoint), origin(checkpoint), footing(checkpoint)
     except (ValueError, TypeError, KeyError, AttributeError, ConfigError):
         raise _garbage() from None
     if known[1] > checkpoint.position.lsn:

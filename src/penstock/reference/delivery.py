@@ -164,7 +164,11 @@ class Delivery:
 
     def adopt(self, known: Known) -> None:
         """Know the table's partitions as they are now; its columns stay those that were read."""
-        self.known = replace(self.known, streamed={**self.known.streamed, **known.streamed})
+        self.known = replace(self.known, streamed=known.streamed, footing=known.footing)
+
+    def fail(self, error: PenstockError) -> None:
+        """Hand out nothing behind what waits: the stream does not tell all of it."""
+        self.error = self.error or error
 
     def _truncated(self, truncated: Truncated, origins: Origins, new: Mask) -> pa.RecordBatch | None:
         pairs = zip(truncated.relations, new.tolist(), strict=True)

@@ -2,8 +2,9 @@
 
 Guarantees: a table whose rows cannot be told apart, or whose changes would not say which row they are of, is refused
 before anything is read. A column that is gone or has another type, a table that was renamed or made anew, is found
-when the stream describes it, before a row of it is decoded. A column that was added waits for the next snapshot.
-Deliberately not: noticing partitions that are attached or detached with rows in them, of which the stream is silent.
+when the stream describes it, before a row of it is decoded; so is a replica identity that no longer names the key. A
+column that was added waits for the next snapshot; one that the publication leaves out is not read. Deliberately not:
+what happens to rows without a word of the stream (`footing` notices).
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, OperatorError
 from penstock.model import QualifiedTable
-from penstock.postgres import catalog
+from penstock.postgres import catalog, publication
 from penstock.postgres.catalog import IdentityKind, IndexInfo, SqlConnection, TableInfo, TableKind
+from penstock.postgres.observation import PublicationInfo
 from penstock.postgres.pgoutput import Relation
 from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, select
 from penstock.postgres.values import arrow_type
+from penstock.reference.footing import AGAIN, Footing, read_footings
 
 NamedColumn = tuple[str, int, int]
 """A column's name, the OID of its type, and the type's modifier."""
-
-_AGAIN = "Take a new snapshot: refresh() of the view, or again() of the source."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +50,44 @@ class TableShape:
         """Refuse columns that are not (any more) those that are delivered; others beside them are no harm."""
         for name, oid, typmod in self.columns:
             found = columns.get(name)
-            if found is None or arrow_type(*found) != arrow_type(oid, typmod):
+            if found is None or found[0] != oid or arrow_type(*found) != arrow_type(oid, typmod):
                 what = "is gone" if found is None else "has another type"
-                raise OperatorError(f"table {self.table} was altered: its column {name} {what}", hint=_AGAIN)
+                raise OperatorError(f"table {self.table} was altered: its column {name} {what}", hint=AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A table as the catalog shows it now: its shape, how it is read, and what streams for it, by OID."""
+    """A table as the catalog shows it now: its shape, how it is read, what streams for it, by OID, and its footing.
+
+    Without a publication it has none.
+    """
 
     shape: TableShape
     selection: Selection
     streamed: Mapping[int, QualifiedTable]
     partitioned: bool
+    footing: Footing | None = None
 
 
-def learn(connection: SqlConnection, table: QualifiedTable, key: Sequence[str], following: bool) -> Known:
-    """Read what is to be known of a table; `following`: its changes are wanted, too."""
+def learn(connection: SqlConnection, table: QualifiedTable, key: Sequence[str], through: str | None = None) -> Known:
+    """Read what is to be known of a table, whose changes come `through` a publication where they are wanted, too."""
+    # First: what changes from here on is noticed by a comparison with it.
+    footing = read_footings(connection, through, [table]).get(table) if through else None
+    following = through is not None
+    info = _described(connection, table, following)
+    # The stream leaves generated columns out unless the publication says otherwise.
+    names = [column.name for column in info.columns if not (following and column.generated)]
+    if through and (published := publication.read_publication(connection, through)):
+        names = _carried(published, info, names)
+    selection = select(connection, SnapshotQuery(table, tuple(names)))
+    columns = tuple((column.name, column.type_oid, column.typmod) for column in selection.columns)
+    shape = TableShape(table, columns, choose_key(info, tuple(key), following))
+    leaves = catalog.read_tables(connection, info.partitions)
+    streamed = {info.oid: table, **{leaf.oid: leaf.table for leaf in leaves.values()}}
+    return Known(shape, selection, streamed, info.kind is TableKind.PARTITIONED, footing)
+
+
+def _described(connection: SqlConnection, table: QualifiedTable, following: bool) -> TableInfo:
     info = catalog.read_tables(connection, [table]).get(table)
     if info is None:
         raise ConfigError(f"table {table} does not exist in the database", hint="Check its schema and spelling.")
@@ -74,14 +96,18 @@ def learn(connection: SqlConnection, table: QualifiedTable, key: Sequence[str], 
             f"{table} is a {info.kind.value}, which has no changes of its own",
             hint="Name a table, or read it again and again: refresh = periodic.",
         )
-    # The stream leaves generated columns out unless the publication says otherwise.
-    names = tuple(column.name for column in info.columns if not (following and column.generated))
-    selection = select(connection, SnapshotQuery(table, names))
-    columns = tuple((column.name, column.type_oid, column.typmod) for column in selection.columns)
-    shape = TableShape(table, columns, choose_key(info, tuple(key), following))
-    leaves = catalog.read_tables(connection, info.partitions)
-    streamed = {info.oid: table, **{leaf.oid: leaf.table for leaf in leaves.values()}}
-    return Known(shape, selection, streamed, info.kind is TableKind.PARTITIONED)
+    return info
+
+
+def _carried(published: PublicationInfo, info: TableInfo, names: list[str]) -> list[str]:
+    """Those of its columns that the publication carries."""
+    if published.via_root and info.kind is TableKind.PARTITIONED:
+        raise ConfigError(
+            f"the publication speaks of {info.table} as one table, and so says nothing when a partition is truncated",
+            hint="ALTER PUBLICATION … SET (publish_via_partition_root = false); or name another publication.",
+        )
+    listed = [one.columns for table in (info.table, *info.partitions) if (one := published.published.get(table))]
+    return [name for name in names if all(columns is None or name in columns for columns in listed)]
 
 
 def choose_key(info: TableInfo, asked: tuple[str, ...], following: bool) -> tuple[str, ...]:
@@ -121,10 +147,17 @@ def check_relation(known: Known, relation: Relation) -> None:
     """Refuse a table that is not, or not any more, the one that was read."""
     name = known.streamed.get(relation.oid)
     if name is None:
-        raise OperatorError(f"table {relation.table} was dropped and made anew while it was followed", hint=_AGAIN)
+        raise OperatorError(f"table {relation.table} was dropped and made anew while it was followed", hint=AGAIN)
     if name != relation.table:
         raise OperatorError(
             f"table {name} was renamed while it was followed: it is {relation.table} now",
             hint="Name it back, or follow it under its new name.",
         )
     known.shape.check({column.name: (column.type_oid, column.typmod) for column in relation.columns})
+    named = {column.name for column in relation.columns if column.key}
+    if relation.identity != "f" and not named.issuperset(known.shape.key):
+        raise OperatorError(
+            f"the replica identity of {relation.table} no longer holds {', '.join(known.shape.key)}: a deleted row "
+            "would not be known",
+            hint=f"ALTER TABLE {relation.table.sql} REPLICA IDENTITY FULL; or set it back. {AGAIN}",
+        )

@@ -27,7 +27,6 @@ class PostgresSnapshotSource:
 
     follows = False
     slot = ""
-    silent_s = 0.0
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class PostgresSnapshotSource:
     def _learned(self) -> Known:
         if self._known is None:
             with open_sql(self._settings) as connection:
-                self._known = learn(connection, self.table, self._key, following=False)
+                self._known = learn(connection, self.table, self._key)
         return self._known
 
     def _hang_up(self) -> None:

@@ -63,11 +63,6 @@ class PostgresReferenceTableSource:
         """Its columns and its key; asks the catalog where nothing was read yet."""
         return self._opened().known.shape
 
-    @property
-    def silent_s(self) -> float:
-        """How long nothing has come from the server."""
-        return self._capture.silent_s
-
     def poll_snapshot(self) -> pa.RecordBatch | None:
         """The next rows of the table, all of one moment; None when there are no more."""
         self._require_open()
@@ -110,7 +105,8 @@ class PostgresReferenceTableSource:
             position, whole = _NOWHERE, Lsn.ZERO
             if self._complete and self._delivery:
                 position, whole = self._delivery.reached(self._capture.read)
-            return checkpoints.make(self.slot, self._capture.origin, shape, position, whole)
+            footing = self._delivery.known.footing if self._delivery else None
+            return checkpoints.make(self.slot, self._capture.origin, shape, position, whole, footing)
 
     def confirm(self, checkpoint: SourceCheckpoint) -> None:
         """The checkpoint is saved."""
@@ -134,8 +130,8 @@ class PostgresReferenceTableSource:
         if not checkpoints.is_complete(checkpoint):
             self.again()
             return
-        known = self._capture.learn(self.table, self._key or checkpoints.shape(checkpoint).key)
         shape = checkpoints.shape(checkpoint)
+        known = self._capture.learn_again(self.table, self._key or shape.key, checkpoints.footing(checkpoint))
         shape.check({name: (oid, typmod) for name, oid, typmod in known.shape.columns})
         if shape.key != known.shape.key:
             raise ConfigError(

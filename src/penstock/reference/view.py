@@ -61,8 +61,6 @@ class ViewSource(ReferenceTableSource, Protocol):
     def slot(self) -> str: ...
     @property
     def shape(self) -> TableShape: ...
-    @property
-    def silent_s(self) -> float: ...
     def newest(self) -> Lsn: ...
     def again(self) -> None: ...
 
@@ -303,7 +301,7 @@ class ReferenceView:
         if not self._pending:
             with self._reading:
                 self._checkpoint = self._source.checkpoint()
-                self._current_at = max(began_at - self._source.silent_s, self._current_at or 0.0)
+                self._current_at = max(began_at, self._current_at or 0.0)
         return count
 
     def _apply(self, reached: SourceCheckpoint) -> int:
