@@ -10,6 +10,7 @@ import os
 import signal
 
 CAPTURE = ("receive", "assemble", "spill", "deliver", "confirm", "feedback")
+REFERENCE = ("base", "head", "unlink")
 ENGINE = ("settle", "resolve", "build", "write", "flush")
 # Durable in every sink, a batch is about to be logged by Spark; logged, the slot is about to pass it, or just did.
 SPARK = ("checkpoint", "acknowledge")

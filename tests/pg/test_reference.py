@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +18,7 @@ from penstock.errors import ConfigError, OperatorError, PositionError, Retryable
 from penstock.model import Lsn, Position, ReplicationConfig
 from penstock.reference import PostgresReferenceTableSource, PostgresSnapshotSource, ReferenceCapture, ReferenceView
 from penstock.reference.checkpoint import acknowledged, decode, encode
+from penstock.reference.keeping import keep_current
 from tests.fixtures.references import Dimensions, await_changes, read_snapshot, told
 from tests.fixtures.waiting import wait_until
 
@@ -369,6 +372,49 @@ def test_what_nobody_polls_waits_on_disk_and_then_stops_the_others_by_name(dims1
     ids = [change["id"] for change in found if change["_change_type"] == "insert"]
     assert ids == list(range(10, 10 + len(ids)))
     await_changes(city, 2)
+
+
+def test_one_transaction_larger_than_the_disk_limit_stops_nobody_for_good(dims18: Dimensions) -> None:
+    """The first view meets what waits for the second, which has to have its turn all the same."""
+    fill(dims18, "city", "country")
+    capture, stop = dims18.capture(buffer_bytes=100_000, spool_bytes=100_000), threading.Event()
+    with ReferenceView(capture.table("city")) as city, ReferenceView(capture.table("country")) as country:
+        city.update(), country.update()
+        dims18.execute("INSERT INTO country SELECT n, repeat('x', 500) FROM generate_series(10, 5000) AS n")
+        dims18.execute("INSERT INTO city VALUES (3, 'three')")
+
+        def seen(view: ReferenceView) -> None:
+            if (len(city), len(country)) == (3, 4_993):
+                stop.set()
+
+        over = threading.Timer(30, stop.set)
+        over.start()
+        keep_current([city, country], stop, after_each=seen)
+        over.cancel()
+        assert (len(city), len(country)) == (3, 4_993)
+
+
+def test_a_view_behind_a_backlog_says_how_old_it_is(dims18: Dimensions, tmp_path: Path) -> None:
+    """E93: after a restart it is never younger than a commit that it does not show."""
+    fill(dims18, "city")
+    for rows in 0, 20_000:
+        if rows:
+            dims18.execute("INSERT INTO city SELECT n, 'x' FROM generate_series(10, %s) AS n", rows)
+            dims18.execute("INSERT INTO city VALUES (3, 'last')")
+        committed_at = time.time()
+        capture = dims18.capture()
+        with ReferenceView(capture.table("city"), path=tmp_path) as view:
+
+            def is_there() -> bool:
+                view.update()
+                status, now = view.status(), time.time()
+                if rows and view.lookup(3) is None:  # noqa: B023
+                    assert status.age_s is not None and now - status.age_s <= committed_at  # noqa: B023
+                return status.age_s is not None and now - status.age_s > committed_at  # noqa: B023
+
+            wait_until(is_there, 30, "the view to be younger than the last commit")
+            assert len(view) == (rows - 6 if rows else 2)
+        capture.close()
 
 
 def test_a_partitioned_table_is_one_table(dims: Dimensions) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from penstock.cli import main
 from tests.fixtures.commands import running
-from tests.fixtures.references import Dimensions
+from tests.fixtures.references import Dimensions, read_snapshot
 from tests.fixtures.waiting import wait_until
 
 
@@ -91,6 +92,46 @@ def test_what_no_wait_will_mend_ends_it_at_once(words: list[str], said: str, she
     with running(tmp_path, "follow", "city", *shell.follow, *words) as follower:
         assert follower.process.wait(30) == 1
     assert f"Error: {said}" in follower.err
+
+
+@pytest.mark.parametrize("waiting", ["a held slot", "a new slot", "a snapshot"])
+def test_an_end_is_heard_whatever_is_waited_for(dims18: Dimensions, shell: Shell, tmp_path: Path, waiting: str) -> None:
+    """Ctrl-C ends the wait for a slot that is in use, and for transactions that a slot or a snapshot waits for."""
+    if waiting != "a new slot":
+        read_snapshot(dims18.capture().table("city"))
+    if waiting == "a snapshot":
+        dims18.close()
+        dims18.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", dims18.slot)
+    with dims18.database.connect(autocommit=False) as open_one:
+        open_one.execute("SELECT pg_current_xact_id()")
+        with running(tmp_path, "follow", "city", *shell.follow, "--log-level", "info") as follower:
+            said = "which is in use" if waiting == "a held slot" else "a new slot waits for every running transaction"
+            wait_until(lambda: said in follower.err.lower(), 30, "the word on what is waited for")
+            began_at = time.monotonic()
+            assert follower.end() == 130
+            assert time.monotonic() - began_at < 15
+    assert "Traceback" not in follower.err
+    query = "SELECT 1 FROM pg_replication_slots WHERE slot_name LIKE 'penstock_reference_%%' OR (%s AND slot_name = %s)"
+    wait_until(
+        lambda: not dims18.execute(query, waiting == "a new slot", dims18.slot), what="nothing to be left behind"
+    )
+
+
+def test_once_reads_what_is_there_now(dims18: Dimensions, shell: Shell) -> None:
+    """However young the copy is; each table by its own key; what no type can hold as null, where that is asked for."""
+    dims18.execute("CREATE TABLE code (id int PRIMARY KEY, code text NOT NULL UNIQUE, at date)")
+    dims18.execute("ALTER TABLE code REPLICA IDENTITY FULL")
+    dims18.execute("INSERT INTO code VALUES (1, 'one', 'infinity')")
+    (told,) = shell.run("follow", "code", "--once", "--refresh", "snapshot", "--key", "code", code=1)
+    assert "holds a value that" in told["error"]["message"]
+    words = "follow", "city", "code", "--once", "--refresh", "periodic", "--every", "1000", "--key", "code=code"
+    shell.run(*words, "--unrepresentable", "null")
+    assert shell.run("lookup", "code", "one")[0]["row"] == {"id": 1, "code": "one", "at": None}
+    dims18.execute("INSERT INTO city VALUES (3, 'Oslo')")
+    shell.run(*words, "--unrepresentable", "null")
+    assert shell.run("lookup", "city", "3")[0]["row"] == {"id": 3, "name": "Oslo"}
+    (told,) = shell.run("follow", "city", "code", "--once", "--key", "code", code=2)
+    assert "is of none of the tables" in told["error"]["message"]
 
 
 def test_a_server_that_is_away_at_the_start_is_waited_for_in_few_words(shell: Shell, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class Events:
         self._files += 1
 
 
+@pytest.mark.smoke
 def test_each_micro_batch_sees_one_fresh_version(
     spark: SparkSession, source18: Source, cities: ReferenceView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

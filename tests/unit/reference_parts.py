@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.model import Lsn, Origin, Position, QualifiedTable
 from penstock.postgres.rows import ADDED
 from penstock.reference import checkpoint as checkpoints
+from penstock.reference.moment import Newest
 from penstock.reference.shape import TableShape
 
 TABLE = QualifiedTable("public", "city")
@@ -72,7 +74,6 @@ class Script:
 
     table = TABLE
     slot = "dims"
-    silent_s = 0.0
     shape = SHAPE
 
     def __init__(self, snapshot: Iterable[Row] = (), follows: bool = True) -> None:
@@ -80,6 +81,7 @@ class Script:
         self.snapshot = list(snapshot)
         self.coming: deque[tuple[pa.RecordBatch, bool] | PenstockError] = deque()
         self.lsn, self.whole = 100, 100
+        self.behind = 0  # how much of the WAL has not come yet
         self.confirmed: list[int] = []
         self.trouble: PenstockError | None = None
         self.snapshots = 0
@@ -126,8 +128,8 @@ class Script:
         self._complete = True
         self.lsn = self.whole = int(checkpoint.position.lsn)
 
-    def newest(self) -> Lsn:
-        return Lsn(self.lsn + len(self.coming))
+    def newest(self, max_age_s: float = 0.0) -> Newest:
+        return Newest(time.time(), Lsn(self.lsn + len(self.coming) + self.behind))
 
     def again(self) -> None:
         self._complete, self._left = False, None

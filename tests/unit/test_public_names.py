@@ -97,7 +97,7 @@ SIGNATURES = {
         "ReferenceView": (
             "(source: ViewSource, *, path: str | Path | None = None,"
             " refresh: Refresh | str = <Refresh.CHANGES: changes>,"
-            " every_s: float = 60.0, save_every_s: float = 5.0) -> None"
+            " every_s: float = 60.0, save_every_s: float = 5.0, fresh: bool = False) -> None"
         ),
     },
     "penstock.model": {

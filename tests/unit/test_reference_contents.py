@@ -43,6 +43,18 @@ def test_the_last_change_of_a_key_wins_and_what_cancels_out_leaves_nothing() -> 
     assert contents.table().num_rows == 0
 
 
+def test_rows_that_come_and_go_leave_nothing_behind() -> None:
+    """E95: neither in one batch nor in two; memory does not grow with them."""
+    contents = city((1, "Rome", "old"))
+    for number in range(10, 20):
+        contents.apply(changes(insert(number, "x", None), delete(number)))
+        contents.apply(changes(insert(number, "x", None)))
+        contents.apply(changes(delete(number)))
+    assert (len(contents), contents.index().changed) == (1, {})
+    contents.apply(changes(delete(1)))
+    assert (len(contents), contents.get(1)) == (0, None)
+
+
 def test_a_value_that_was_not_sent_stays_what_it_was() -> None:
     """E95: unchanged large values, also twice in a batch, and along with a changed key."""
     contents = city((1, "Rome", "long"), (2, "Oslo", "other"))

@@ -36,9 +36,16 @@ def test_a_run_sees_one_version_and_the_next_one_the_newest(desk: ViewDesk, sour
     assert first + ids(desk, "query/0", 1, 3) + ids(desk, "query/0", 2, 3) == list(range(10))
     assert ids(desk, "query/0", 0, 3) == first
     assert ids(desk, "query/1") == list(range(11))
+    source.will_send(insert(11, "y", None))
     for number in range(20):
-        ids(desk, f"other/{number}")
-    assert len(desk._versions) <= 8, "old ones are forgotten"
+        assert len(desk.version(f"execution {number}")) == 12
+        assert len(desk.version(f"other/{number}")) == 12
+        assert len(desk.version(f"other {number}/0")) == 12
+    assert ids(desk, "query/1") == list(range(11)), "a query's version is kept until its next micro-batch"
+    assert ids(desk, "query/2") == list(range(12))
+    for number in range(200):
+        desk.version(f"other {number}/0")
+    assert len(desk._versions) == 72, "old ones are forgotten"
 
 
 def test_who_does_not_know_the_key_is_not_answered_and_a_closed_view_answers_nobody(desk: ViewDesk) -> None:

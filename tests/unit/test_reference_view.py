@@ -205,6 +205,79 @@ def test_what_fails_leaves_the_contents_and_says_how_old_they_are(
         assert held(view) == {BERN}
 
 
+def test_a_view_behind_a_backlog_is_as_old_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E93: after a restart, that nothing has come yet does not make it young; what it has reached does."""
+    now = [1_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        view.update()
+    now[0] += 100
+    source = Script()
+    source.behind = 3
+    with ReferenceView(source, path=tmp_path) as view:
+        view.update()
+        assert view.status().age_s == 100
+        source.will_send(insert(*OSLO))
+        view.update()
+        assert view.status().age_s == 100, "not all of it has come"
+        source.lsn = source.whole = source.lsn + 2
+        now[0] += 1
+        view.update()
+        assert view.status().age_s == 1, "as old as the look at the server that it has reached"
+        source.behind = 0
+        assert view.catch_up()
+        assert view.status().age_s == 0
+
+
+def test_a_table_at_rest_is_saved_now_and_then_for_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        for _ in range(100):
+            view.update()
+            assert now[0] - read_saved(tmp_path).saved_at <= 35
+            now[0] += 1
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        view.update()
+    for name, said in ("log-1", "log-1 is gone"), ("base-1.arrow", f"a file of {tmp_path} is gone"):
+        (tmp_path / name).unlink()
+        with pytest.raises(DiskError, match=said):
+            read_saved(tmp_path)
+        with ReferenceView(Script([ROME]), path=tmp_path) as view, pytest.raises(DiskError, match=said):
+            view.update()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        view.update()
+    for name in "base-0.arrow", "log-0", "base-2.arrow":
+        (tmp_path / name).write_bytes(b"left")
+    with ReferenceView(Script(), path=tmp_path) as view:
+        view.update()
+        assert held(view) == {ROME}
+    assert {path.name for path in tmp_path.iterdir()} == {"view.json", "lock", "base-1.arrow", "log-1"}
+
+
+def test_a_fresh_view_begins_with_a_snapshot_whatever_was_saved(tmp_path: Path) -> None:
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        view.update()
+    source = Script([OSLO])
+    source.trouble = RetryableError("gone for a moment")
+    with ReferenceView(source, path=tmp_path, fresh=True) as view:
+        with pytest.raises(RetryableError):
+            view.update()
+        assert held(view) == {ROME}
+        source.trouble = None
+        view.update(), view.update()
+        assert (held(view), source.snapshots) == ({OSLO}, 2)
+        view.stop()
+        with pytest.raises(RetryableError, match=r"reading public.city was given up"):
+            view.refresh()
+
+
 def test_a_full_disk_is_told_and_what_it_lost_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Script([ROME])
     with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
@@ -288,6 +361,19 @@ def test_trouble_is_told_when_it_begins_now_and_then_and_when_it_ends(
         "no update: it starts. Trying again until it works. ",
         "updating again, after 41 s and 41 tries",
     ]
+
+
+def test_trouble_of_one_view_keeps_no_other_from_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody polls may be what the first one has trouble with."""
+    monkeypatch.setattr("penstock.postgres.replication.backoff_s", lambda failures: 0.0)
+    first, second, stop = Script([ROME]), Script([OSLO]), threading.Event()
+    first.coming += [RetryableError("no room")] * 3
+    second.will_send(insert(*BERN))
+    with ReferenceView(first) as one, ReferenceView(second) as other:
+        keep_current(
+            [one, other], stop, after_each=lambda view: stop.set() if view is other and len(other) == 2 else None
+        )
+        assert first.coming, "the other was first"
 
 
 def test_a_thread_keeps_a_view_current_and_bears_passing_trouble() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.document.check_source import SourceRules
     from penstock.document.mapping import IndexSettings
     from penstock.postgres.capture import WalChangeCapture
+    from penstock.postgres.rows import Unrepresentable
     from penstock.reference import PostgresReferenceTableSource, PostgresSnapshotSource, ReferenceCapture
 
 
@@ -126,12 +127,18 @@ def reference_capture(settings: ConnectionSettings, config: ReplicationConfig) -
 
 
 def reference_source(
-    capture: ReferenceCapture | None, settings: ConnectionSettings, table: QualifiedTable, key: Sequence[str] = ()
+    capture: ReferenceCapture | None,
+    settings: ConnectionSettings,
+    table: QualifiedTable,
+    key: Sequence[str] = (),
+    unrepresentable: Unrepresentable = "error",
 ) -> PostgresReferenceTableSource | PostgresSnapshotSource:
     """A table of the slot; without a slot, its snapshots alone."""
     from penstock.reference import PostgresSnapshotSource
 
-    return capture.table(table, key=key) if capture else PostgresSnapshotSource(settings, table, key=key)
+    if capture:
+        return capture.table(table, key=key, unrepresentable=unrepresentable)
+    return PostgresSnapshotSource(settings, table, key=key, unrepresentable=unrepresentable)
 
 
 def temporary_slot_name(purpose: str) -> str:

@@ -1,8 +1,8 @@
 """`penstock follow`: keep copies of tables current, in the foreground.
 
 Guarantees: what is shown as saved is on disk, and a restart goes on from there; the first signal ends it in good order,
-with everything saved; the slot stays, since it belongs to what was saved, and the end says so. Deliberately not:
-dropping the slot.
+whatever is waited for, with everything saved; the slot stays, since it belongs to what was saved, and the end says so.
+Deliberately not: dropping the slot.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from penstock.cli import options
 from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, as_json, connected, option, table_names
 from penstock.cli.output import print_json, size_of
+from penstock.errors import ConfigError
 from penstock.model import Lsn, QualifiedTable, ReplicationConfig, visible
 
 if TYPE_CHECKING:
+    from penstock.postgres.rows import Unrepresentable
     from penstock.postgres.settings import ConnectionSettings
     from penstock.reference import ReferenceCapture, ReferenceView
 
@@ -41,7 +43,8 @@ class FollowOptions(TypedDict):
     slot: str
     publication: str
     path: str
-    key: str | None
+    key: tuple[str, ...]
+    unrepresentable: Unrepresentable
     refresh: str
     every: float
     fresh: bool
@@ -57,7 +60,14 @@ class FollowOptions(TypedDict):
 )  # fmt: skip
 @options.publication
 @folder
-@option("--key", metavar="COLUMNS", help="What tells rows apart, with commas. Without it: the primary key.")
+@option(
+    "--key", multiple=True, metavar="[TABLE=]COLUMNS",
+    help="What tells rows apart, with commas; of which table, where there are several. Without it: the primary key.",
+)  # fmt: skip
+@option(
+    "--unrepresentable", type=click.Choice(["error", "null"]), default="error", show_default=True,
+    help="A value that its type cannot hold, an infinity, say: stop, or have it as null.",
+)  # fmt: skip
 @option(
     "--refresh", type=click.Choice(["changes", "snapshot", "periodic"]), default="changes", show_default=True,
     help="Follow changes; or read the table once, or again and again, without slot and publication.",
@@ -81,12 +91,17 @@ def follow(settings: ConnectionSettings, tables: set[QualifiedTable], **said: Un
 
     with Ending() as ending, ExitStack() as opened:
         stop = threading.Event()
-        ending.when_requested(stop.set)
         capture, views = _open(settings, sorted(tables), said, opened)
-        if said["fresh"]:
+
+        def end() -> None:
+            stop.set()
             for view in views:
-                view.refresh()
-        teller = _Teller(capture, views, said["json"], _newest(settings) if said["once"] else None, stop)
+                view.stop()
+            if capture:
+                capture.stop()
+
+        ending.when_requested(end)
+        teller = _Teller(capture, views, said["json"], said["once"], stop)
         keep_current(views, stop, after_each=teller.tell)
     if capture and not said["json"]:
         click.echo(f"Stopped. Slot {said['slot']} holds WAL for the saved copies until the next run.", err=True)
@@ -99,18 +114,33 @@ def _open(
     from penstock import app
     from penstock.reference import ReferenceView
 
-    key = tuple(name.strip() for name in (said["key"] or "").split(",") if name.strip())
+    keys = _keys(tables, said["key"])
+    # One reading is what --once asks for, however young the copy is.
+    refresh = "snapshot" if said["once"] and said["refresh"] == "periodic" else said["refresh"]
     config = ReplicationConfig(slot=said["slot"], publication=said["publication"])
     capture = app.reference_capture(settings, config) if said["refresh"] == "changes" else None
     if capture:
         opened.callback(capture.close)
     views = []
     for table in tables:
-        source = app.reference_source(capture, settings, table, key)
+        source = app.reference_source(capture, settings, table, keys.get(table, ()), said["unrepresentable"])
         path = view_folder(said["path"], table)
-        views.append(ReferenceView(source, path=path, refresh=said["refresh"], every_s=said["every"]))
-        opened.callback(views[-1].close)
+        view = ReferenceView(source, path=path, refresh=refresh, every_s=said["every"], fresh=said["fresh"])
+        views.append(view)
+        opened.callback(view.close)
     return capture, views
+
+
+def _keys(tables: list[QualifiedTable], said: tuple[str, ...]) -> dict[QualifiedTable, tuple[str, ...]]:
+    """The key of each table that one was named for."""
+    found = {}
+    for text in said:
+        name, named, columns = text.rpartition("=")
+        table = QualifiedTable.parse(name) if named else tables[0]
+        if table not in tables or (len(tables) > 1 and not named):
+            raise ConfigError(f"--key {text} is of none of the tables", hint="Name its table: --key TABLE=COLUMNS.")
+        found[table] = tuple(column.strip() for column in columns.split(",") if column.strip())
+    return found
 
 
 def view_folder(path: str, table: QualifiedTable) -> Path:
@@ -118,15 +148,6 @@ def view_folder(path: str, table: QualifiedTable) -> Path:
     from urllib.parse import quote
 
     return Path(path, quote(f"{table.schema}.{table.name}", safe=""))
-
-
-def _newest(settings: ConnectionSettings) -> Lsn:
-    from penstock.postgres import slot
-    from penstock.postgres.connection import open_sql
-
-    with open_sql(settings) as connection:
-        ((text,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
-    return Lsn.parse(text)
 
 
 class _Teller:
@@ -137,22 +158,21 @@ class _Teller:
         capture: ReferenceCapture | None,
         views: list[ReferenceView],
         as_json: bool,
-        until: Lsn | None,
+        once: bool,
         stop: threading.Event,
     ) -> None:
         self._capture = capture
         self._json = as_json
-        self._until = until
+        self._once = once
+        self._until: Lsn | None = None  # how far the server was when it was first asked
         self._stop = stop
         self._left = {view.table for view in views}
         self._told: dict[QualifiedTable, tuple[int, float]] = {}
 
     def tell(self, view: ReferenceView) -> None:
         """Look at a view that was just updated."""
-        position = view.status().position
-        if self._until is not None and position is not None:
-            is_there = self._capture is None or position.lsn >= self._until
-            self._left -= {view.table} if is_there else set()
+        if self._once and self._is_there(view):
+            self._left -= {view.table}
             if not self._left:
                 self._stop.set()
         version, told_at = self._told.get(view.table, (-1, float("-inf")))
@@ -161,6 +181,13 @@ class _Teller:
         if ending or since_s > (_TELL_S if version != view.version else _TELL_AGAIN_S):
             self._told[view.table] = view.version, time.monotonic()
             self._print(view)
+
+    def _is_there(self, view: ReferenceView) -> bool:
+        position = view.status().position
+        if self._capture is None:
+            return position is not None
+        self._until = self._until or self._capture.newest().lsn
+        return position is not None and position.lsn >= self._until
 
     def _print(self, view: ReferenceView) -> None:
         status = view.status()

@@ -185,17 +185,19 @@ def create_exporting(
     *,
     temporary: bool = False,
     failover: bool = False,
+    stop: threading.Event | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> tuple[Lsn, str]:
     """Create a slot over a replication connection; its consistent point, and the name of the snapshot of that moment.
 
     The snapshot can be adopted until `connection` runs its next command or ends, which also ends a temporary slot.
+    It waits, and is stopped, as `create`.
     """
     version = connection.info.server_version
     words = ["SNAPSHOT 'export'", *(["FAILOVER"] if failover else [])]
     options = f"({', '.join(words)})" if version >= 150000 else "EXPORT_SNAPSHOT"
     statement = f"CREATE_REPLICATION_SLOT {quote(name)} {'TEMPORARY ' if temporary else ''}LOGICAL {_PLUGIN} {options}"
-    result = _patiently(connection, statement, threading.Event(), on_wait)
+    result = _patiently(connection, statement, stop or threading.Event(), on_wait)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)
     lsn, snapshot = ((result.get_value(0, column) or b"").decode() for column in (1, 2))

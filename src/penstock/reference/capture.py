@@ -42,6 +42,7 @@ from penstock.postgres.transactions import Transaction
 from penstock.postgres.watermark import Held
 from penstock.reference.delivery import Delivery
 from penstock.reference.footing import Footing, read_footings, unsteady
+from penstock.reference.moment import Newest, newest, stopped
 from penstock.reference.shape import Known, learn
 from penstock.reference.source import PostgresReferenceTableSource
 
@@ -87,6 +88,8 @@ class ReferenceCapture:
         self._read = Lsn.ZERO  # everything up to here was sorted to the tables
         self._opened_at = Lsn.ZERO  # where the slot stood then
         self._look_at = 0.0  # when the catalog is to be looked at
+        self._newest: Newest | None = None
+        self.stopping = threading.Event()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -145,6 +148,20 @@ class ReferenceCapture:
         """The server that is read, once it is known."""
         with self._lock:
             return (self._receiver.origin if self._receiver else None) or self._origin
+
+    def newest(self, max_age_s: float = 0.0) -> Newest:
+        """How far the server's WAL is, or was at most so long ago."""
+        found = self._newest
+        if found is None or time.time() - found.at > max_age_s:
+            self._newest = found = newest(self.settings)
+        return found
+
+    def stop(self) -> None:
+        """End every wait for the slot, or for transactions that a snapshot waits for; whoever waits gets an error.
+
+        From any thread. What was delivered can be confirmed all the same, until `close`.
+        """
+        self.stopping.set()
 
     def close(self) -> None:
         """Close every table, report what was confirmed, give the connection back. Any number of times."""
@@ -257,6 +274,8 @@ class ReferenceCapture:
                     opened = Lsn.ZERO  # another thread has hung up meanwhile
                 elif opened:
                     self._read, self._opened_at = max(self._read, opened), opened
+            if not opened and self.stopping.is_set():
+                raise stopped(f"waiting for slot {self.config.slot}")
 
     def _opened(self, receiver: Receiver) -> Lsn:
         try:

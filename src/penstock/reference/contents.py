@@ -115,7 +115,10 @@ class Contents:
                 changed[key] = first + at
                 alive[at], moved = 1, NOWHERE
             else:
-                changed[key] = NOWHERE
+                if unchanged[at] == NOWHERE:
+                    changed.pop(key, None)  # it came and went since, and need not be remembered
+                else:
+                    changed[key] = NOWHERE
                 moved = before if kind == "update_preimage" else NOWHERE
             if before >= first:
                 alive[before - first] = 0
@@ -146,10 +149,9 @@ class Contents:
             here[key] = kind in _STANDS
 
     def _take_in(self, rows: pa.RecordBatch, alive: bytearray, overrides: Overrides) -> None:
-        if not any(alive):
-            return
-        self._append(self._filled(rows, overrides) if overrides else rows, alive)
-        self._tail += 1
+        if any(alive):
+            self._append(self._filled(rows, overrides) if overrides else rows, alive)
+            self._tail += 1
         if self._tail >= _TAIL:
             self._join_tail()
         if self._dead > max(len(self), _FEW):

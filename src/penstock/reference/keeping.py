@@ -1,8 +1,8 @@
 """Keeping views current: a loop for whoever has a thread to spare, and a thread for whoever has not.
 
-Guarantees: passing trouble is borne, with growing waits, and told in the log, though not with every try; what somebody
-has to mend ends the loop, and stands in the view's status. A view that lies still is asked again after a pause, sooner
-where changes come.
+Guarantees: passing trouble is borne, with growing waits, and told in the log, though not with every try; it keeps no
+other view from its turn, which may be what ends it. What somebody has to mend ends the loop, and stands in the view's
+status. A view that lies still is asked again after a pause, sooner where changes come.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ def keep_current(
     """Update the views in turn until told to stop; raises what somebody has to mend. `after_each` sees each."""
     trouble = _Trouble()
     while not stop.is_set():
-        count = 0
-        try:
-            for view in views:
+        count, failed = 0, list[RetryableError]()
+        for view in views:
+            try:
                 count += view.update()
                 after_each(view)
-        except RetryableError as error:
-            stop.wait(trouble.bear(error))
-            continue
-        trouble.end()
+            except RetryableError as error:
+                failed.append(error)
+            if stop.is_set():
+                break
+        wait_s = trouble.bear(failed[0]) if failed and not stop.is_set() else pause_s
+        if not failed:
+            trouble.end()
         if not count:
-            stop.wait(pause_s)
+            stop.wait(wait_s)
 
 
 class _Trouble:

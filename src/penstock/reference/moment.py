@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RetryableError
 from penstock.model import Lsn
 from penstock.postgres import replication, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
@@ -33,19 +36,31 @@ SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_repl
 """
 
 
-class Moment:
-    """A table at a place in the WAL. Owns a connection until its last rows are read; `close` it."""
+class Newest(NamedTuple):
+    """How far the server's WAL was, and when that was: everything committed by then ends there or before."""
 
-    def __init__(self, settings: ConnectionSettings, selection: Selection, unrepresentable: Unrepresentable) -> None:
+    at: float
+    lsn: Lsn
+
+
+class Moment:
+    """A table at a place in the WAL. Owns a connection until its last rows are read; `close` it.
+
+    `stop` ends the wait for running transactions.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        selection: Selection,
+        unrepresentable: Unrepresentable,
+        stop: threading.Event,
+    ) -> None:
         self._rows: Iterator[pa.RecordBatch] = iter(())
         self._closed = False
         what = f"taking a snapshot of {selection.table}"
         with replication.connect(settings) as client:
-            with translating(what):
-                name = f"penstock_reference_{secrets.token_hex(6)}"
-                self.lsn, exported = slot.create_exporting(
-                    client.connection, name, temporary=True, on_wait=lambda: _tell_who_blocks(settings, selection)
-                )
+            self.lsn, exported = _exported(client, settings, selection, stop)
             with closing(open_reading(settings)) as keeper:
                 with translating(what):
                     ticket = take_ticket(keeper, [selection], exported)
@@ -71,11 +86,34 @@ class Moment:
                 pass
 
 
-def newest(settings: ConnectionSettings) -> Lsn:
+def _exported(
+    client: replication.Client, settings: ConnectionSettings, selection: Selection, stop: threading.Event
+) -> tuple[Lsn, str]:
+    """A place in the WAL and the name of the snapshot that belongs to it."""
+    what, name = f"taking a snapshot of {selection.table}", f"penstock_reference_{secrets.token_hex(6)}"
+    try:
+        with translating(what):
+            return slot.create_exporting(
+                client.connection, name, temporary=True, stop=stop,
+                on_wait=lambda: _tell_who_blocks(settings, selection),
+            )  # fmt: skip
+    except PenstockError:
+        if stop.is_set():
+            raise stopped(what) from None
+        raise
+
+
+def stopped(what: str) -> RetryableError:
+    """The error of who was told to stop while it waited."""
+    return RetryableError(f"{what} was given up, because an end was asked for")
+
+
+def newest(settings: ConnectionSettings) -> Newest:
     """How far the server's WAL is flushed, or replayed."""
     with open_sql(settings) as connection:
+        at = time.time()
         ((text,),) = slot.execute(connection, _NEWEST)
-    return Lsn.parse(text)
+    return Newest(at, Lsn.parse(text))
 
 
 def _tell_who_blocks(settings: ConnectionSettings, selection: Selection) -> None:

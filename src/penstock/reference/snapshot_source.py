@@ -18,7 +18,7 @@ from penstock.postgres.ranges import Everything
 from penstock.postgres.rows import Unrepresentable
 from penstock.postgres.snapshot import read_part
 from penstock.reference import checkpoint as checkpoints
-from penstock.reference.moment import newest
+from penstock.reference.moment import Newest, newest
 from penstock.reference.shape import Known, TableShape, learn
 
 
@@ -98,7 +98,7 @@ class PostgresSnapshotSource:
         self.again()
         self._complete, self._place = checkpoints.is_complete(checkpoint), checkpoint.position.lsn
 
-    def newest(self) -> Lsn:
+    def newest(self, max_age_s: float = 0.0) -> Newest:
         """How far the server's WAL is."""
         return newest(self._settings)
 
@@ -115,7 +115,7 @@ class PostgresSnapshotSource:
 
     def _begin(self) -> Iterator[pa.RecordBatch]:
         selection = self._learned().selection
-        self._place = self.newest()
+        self._place = self.newest().lsn
         return read_part(self._settings, selection, Everything(), None, self._unrepresentable)
 
     def _learned(self) -> Known:

@@ -18,7 +18,7 @@ from penstock.model import Lsn, Position, QualifiedTable
 from penstock.postgres.rows import Unrepresentable
 from penstock.reference import checkpoint as checkpoints
 from penstock.reference.delivery import Delivery
-from penstock.reference.moment import Moment, newest
+from penstock.reference.moment import Moment, Newest
 from penstock.reference.shape import Known, TableShape
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ class PostgresReferenceTableSource:
         self._end_moment()
         self._delivery, self._complete, self._broken = delivery, True, None
 
-    def newest(self) -> Lsn:
-        """How far the server's WAL is: what was committed before the call ends there or before."""
-        return newest(self._capture.settings)
+    def newest(self, max_age_s: float = 0.0) -> Newest:
+        """How far the server's WAL is, or was at most so long ago."""
+        return self._capture.newest(max_age_s)
 
     def again(self) -> None:
         """Start over with a new snapshot at the next poll. What was confirmed keeps its place in the slot."""
@@ -166,7 +166,9 @@ class PostgresReferenceTableSource:
         delivery = self._opened()
         try:
             self._capture.join(self.table, delivery)
-            moment = Moment(self._capture.settings, delivery.known.selection, self._unrepresentable)
+            moment = Moment(
+                self._capture.settings, delivery.known.selection, self._unrepresentable, self._capture.stopping
+            )
         except PenstockError:
             self.again()  # the catalog is asked anew, too
             raise

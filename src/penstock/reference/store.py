@@ -24,6 +24,7 @@ from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock import failpoints
 from penstock.contracts import SourceCheckpoint
 from penstock.errors import ConfigError, DiskError, OperatorError, PenstockError, RetryableError
 from penstock.postgres.rows import ADDED
@@ -57,7 +58,7 @@ class Store:
         self._generation = 0
         self._base_bytes = self._log_bytes = 0
         self._behind = True  # the files do not hold what the view does: only a new generation will do
-        with _translated(self._folder, may_be_absent=False):
+        with _translated(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock: IO[str] | None = open(self._folder / "lock", "a")  # noqa: SIM115 - held until close
         try:
@@ -77,6 +78,7 @@ class Store:
             saved, end = _read(self._folder, head)
             self._generation, self._base_bytes = head["generation"], head["base_bytes"]
             self._open_log(self._generation, end)
+            self._sweep()
         self._behind = False
         return saved
 
@@ -85,13 +87,22 @@ class Store:
         with _translated(self._folder):
             number = self._generation + 1
             size, crc = _write_base(self._folder / f"base-{number}.arrow", contents.table())
+            failpoints.passing("base")
             self._open_log(number, 0)
             head = {"format": FORMAT, "generation": number, "base_bytes": size, "base_crc": crc}
             said = {**head, "checkpoint": checkpoints.encode(checkpoint), "saved_at": saved_at}
             _write_durably(self._folder / _HEAD, json.dumps(said).encode())
-            for name in (f"base-{self._generation}.arrow", f"log-{self._generation}"):
-                (self._folder / name).unlink(missing_ok=True)
-        self._generation, self._base_bytes, self._behind = number, size, False
+            failpoints.passing("head")
+            self._generation, self._base_bytes, self._behind = number, size, False
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what belongs to no generation that counts, also what a process left that was killed."""
+        kept = {f"base-{self._generation}.arrow", f"log-{self._generation}"}
+        for path in self._folder.iterdir():
+            if path.name.startswith(("base-", "log-", f"{Path(_HEAD).stem}.new")) and path.name not in kept:
+                path.unlink(missing_ok=True)
+                failpoints.passing("unlink")
 
     def outdate(self) -> None:
         """The view was replaced as a whole: the next commit writes a new generation."""
@@ -156,7 +167,7 @@ def read_saved(folder: str | Path) -> Saved:
                 break
             try:
                 return _read(path, head)[0]
-            except FileNotFoundError:  # a new generation came while we read
+            except FileNotFoundError:  # a new generation came while we read, or it is gone for good
                 if look == _LOOKS - 1:
                     raise
     raise OperatorError(f"there is no saved view in {path} yet", hint="`penstock follow` makes it.")
@@ -260,16 +271,16 @@ def _damaged(folder: Path, name: str) -> OperatorError:
 
 
 @contextmanager
-def _translated(folder: Path, *, may_be_absent: bool = True) -> Iterator[None]:
-    """Turn errors of the file system into ours; Arrow's own words are left out, they may quote a value.
-
-    That a file is not there is mostly an answer, which the caller takes.
-    """
+def _translated(folder: Path) -> Iterator[None]:
+    """Turn errors of the file system into ours; Arrow's own words are left out, they may quote a value."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise DiskError(
+            f"{error.filename or f'a file of {folder}'} is gone",
+            hint=f"Put it back, or move {folder} away: a new snapshot is then taken.",
+        ) from None
     except OSError as error:
-        if may_be_absent and isinstance(error, FileNotFoundError):
-            raise
         raise DiskError(
             f"{folder} cannot be used: {error.strerror}", hint="Check the path, its owner and the disk."
         ) from None

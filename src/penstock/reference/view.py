@@ -33,6 +33,7 @@ from penstock.model import Lsn, Position, QualifiedTable
 from penstock.reference import checkpoint as checkpoints
 from penstock.reference.contents import Contents
 from penstock.reference.keys import to_key
+from penstock.reference.moment import Newest, stopped
 from penstock.reference.shape import TableShape
 from penstock.reference.store import Store
 
@@ -40,6 +41,10 @@ from penstock.reference.store import Store
 _STEP_S = 1.0
 # How often somebody who waits for the newest changes looks for them.
 _LOOK_S = 0.005
+# How often the server is asked how far it is, which is what the age is told by.
+_ASK_S = 5.0
+# What did not change is saved again this often, for the age's sake.
+_NOTE_S = 30.0
 
 
 class Refresh(StrEnum):
@@ -61,7 +66,7 @@ class ViewSource(ReferenceTableSource, Protocol):
     def slot(self) -> str: ...
     @property
     def shape(self) -> TableShape: ...
-    def newest(self) -> Lsn: ...
+    def newest(self, max_age_s: float = 0.0) -> Newest: ...
     def again(self) -> None: ...
 
 
@@ -69,8 +74,8 @@ class ViewSource(ReferenceTableSource, Protocol):
 class ViewStatus:
     """How a view stands.
 
-    `age_s`: how long ago it was known to be what the table was; None: never. A server that has nothing to say is not
-    asked more often than three times in its wal_sender_timeout.
+    `age_s`: how long ago it was known to be what the table was; None: never. The server is asked every five seconds
+    how far it is; the view is as old as the last answer that it has reached.
     """
 
     table: QualifiedTable
@@ -92,6 +97,7 @@ class ReferenceView:
         refresh: Refresh | str = Refresh.CHANGES,
         every_s: float = 60.0,
         save_every_s: float = 5.0,
+        fresh: bool = False,
     ) -> None:
         self.mode = _mode(refresh, source)
         self._source = source
@@ -104,14 +110,18 @@ class ReferenceView:
         self._contents: Contents | None = None
         self._checkpoint: SourceCheckpoint | None = None
         self._saved: SourceCheckpoint | None = None
-        self._saved_at = self._snapshot_at = float("-inf")
+        self._saved_at = self._snapshot_at = self._noted_at = float("-inf")
         self._current_at: float | None = None
+        self._ahead: Newest | None = None  # how far the server was: the contents are of then once they are there
+        self._ask_at = 0.0
+        self._fresh = fresh  # begin with a new snapshot, whatever was saved
         self._version = 0
         self._arrow: tuple[int, pa.Table] | None = None
         self._error: PenstockError | None = None
         self._pending: list[pa.RecordBatch] = []  # the beginning of a transaction that is not whole yet
         self._loaded = self._placed = self._closed = False
         self._on_close: list[Callable[[], None]] = []
+        self._stopping = threading.Event()
 
     def __repr__(self) -> str:
         return f"ReferenceView({self.table}, {self.mode.value}, {len(self)} rows)"
@@ -176,18 +186,22 @@ class ReferenceView:
     def catch_up(self, timeout_s: float = 10.0) -> bool:
         """Have it hold everything that was committed before the call; False where that takes too long.
 
+        A commit that did not wait for its WAL (synchronous_commit = off) counts once that is flushed, a moment later.
         In a mode that reads no changes it is `update`.
         """
         deadline = time.monotonic() + timeout_s
-        newest = self._source.newest() if self.mode is Refresh.CHANGES else Lsn.ZERO
+        newest = self._source.newest() if self.mode is Refresh.CHANGES else Newest(0.0, Lsn.ZERO)
         while True:
             self.update()
-            checkpoint = self._checkpoint
-            if checkpoint is not None and checkpoint.position.lsn >= newest:
+            if self._has_reached(newest):
                 return True
             if time.monotonic() > deadline:
                 return False
             time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        """End a snapshot that is under way: whoever waits for it gets an error. From any thread, for good."""
+        self._stopping.set()
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Have `call` called when the view is closed."""
@@ -228,7 +242,7 @@ class ReferenceView:
 
     def _step(self, is_due: bool) -> int:
         self._load()
-        if is_due or self._is_snapshot_due():
+        if is_due or self._fresh or self._is_snapshot_due():
             self._source.again()
         else:
             self._go_on()
@@ -255,7 +269,8 @@ class ReferenceView:
             with self._reading:
                 self._contents, self._version = saved.contents, self._version + 1
                 self._checkpoint, self._current_at = saved.checkpoint, saved.saved_at
-            self._saved, self._saved_at, self._snapshot_at = saved.checkpoint, saved.saved_at, saved.saved_at
+            self._saved = saved.checkpoint
+            self._saved_at = self._snapshot_at = self._noted_at = saved.saved_at
         self._loaded = True
 
     def _go_on(self) -> None:
@@ -275,6 +290,8 @@ class ReferenceView:
             staged = Contents(self._source.shape.schema, self._source.shape.key)
             while (batch := self._source.poll_snapshot()) is not None:
                 staged.add(batch)
+                if self._stopping.is_set():
+                    raise stopped(f"reading {self.table}")
             staged.seal()
         except PenstockError:
             self._source.again()  # what broke off is of no use
@@ -283,26 +300,43 @@ class ReferenceView:
             self._contents, self._version = staged, self._version + 1
             self._checkpoint = self._source.checkpoint()
             self._current_at = self._snapshot_at = began_at
-        self._saved, self._placed, self._pending = None, True, []
+        self._saved, self._placed, self._pending, self._fresh = None, True, [], False
         if self._store:
             self._store.outdate()
         return len(staged)
 
     def _follow(self) -> int:
         """Apply what has come, whole transactions at a time."""
-        began_at, count, until = time.time(), 0, time.monotonic() + _STEP_S
+        count, until = 0, time.monotonic() + _STEP_S
         while (batch := self._source.poll_changes()) is not None:
             self._pending.append(batch)
             reached = self._source.checkpoint()
             if checkpoints.acknowledged(reached) == reached.position.lsn:
                 count += self._apply(reached)
                 if time.monotonic() > until:
-                    return count
+                    break
         if not self._pending:
-            with self._reading:
-                self._checkpoint = self._source.checkpoint()
-                self._current_at = max(began_at, self._current_at or 0.0)
+            self._checkpoint = self._source.checkpoint()
+        self._tell_age()
         return count
+
+    def _tell_age(self) -> None:
+        """Know how old the contents are, as often as the server is asked; where it does not answer, they grow older."""
+        if self._ahead is None and time.monotonic() >= self._ask_at:
+            try:
+                self._ahead = self._source.newest(_ASK_S)
+            except PenstockError:
+                self._ask_at = time.monotonic() + _ASK_S
+        if self._ahead and self._has_reached(self._ahead):
+            self._ahead = None
+
+    def _has_reached(self, newest: Newest) -> bool:
+        """Whether the contents hold what was committed by then; the age follows."""
+        with self._reading:
+            reached = self._checkpoint is not None and self._checkpoint.position.lsn >= newest.lsn
+            if reached:
+                self._current_at = max(newest.at, self._current_at or 0.0)
+            return reached
 
     def _apply(self, reached: SourceCheckpoint) -> int:
         contents = self._held()
@@ -321,12 +355,12 @@ class ReferenceView:
             self._save()
 
     def _save(self) -> None:
-        checkpoint = self._checkpoint
-        if checkpoint is None or checkpoint == self._saved:
+        checkpoint, current_at = self._checkpoint, self._current_at or time.time()
+        if checkpoint is None or (checkpoint == self._saved and current_at - self._noted_at < _NOTE_S):
             return
         if self._store:
-            self._store.commit(self._held(), checkpoint, self._current_at or time.time())
-        self._saved, self._saved_at = checkpoint, time.time()
+            self._store.commit(self._held(), checkpoint, current_at)
+        self._saved, self._saved_at, self._noted_at = checkpoint, time.time(), current_at
         if self._source.is_snapshot_complete():  # else a new snapshot is under way, and nothing to confirm
             self._source.confirm(checkpoint)
 

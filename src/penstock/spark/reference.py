@@ -4,9 +4,10 @@ The view stays in the driver's process. A task that reads the frame asks there f
 a batch query, the execution) that it belongs to. The first who asks has the view catch up with everything that was
 committed before; everybody else of that micro-batch gets the same version, also a task that is tried again.
 
-Guarantees: rows of two versions never meet in one micro-batch; only who was given the frame is answered, by a key that
+Guarantees: rows of two versions never meet in one micro-batch, as long as at most 64 streaming queries share the view:
+a query's version is kept until its next micro-batch asks. Only who was given the frame is answered, by a key that
 shows in no plan. A view that cannot be updated is shown as it is, with a warning, unless it is older than `max_age_s`.
-Deliberately not: Spark Connect, whose driver is another process.
+Deliberately not: encryption of the rows on their way to executors; Spark Connect, whose driver is another process.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many micro-batches may still ask for their version: queries that share a view, each with one that is tried again.
-_VERSIONS = 8
+# How many streaming queries may share a view, each with the version of its micro-batch; and how many batch executions
+# may still ask for theirs.
+_QUERIES, _EXECUTIONS = 64, 8
 _CATCH_UP_S = 10.0
 _CALL_S = 30.0
 _ANSWER_S = 600.0
@@ -87,7 +89,7 @@ class ViewDesk:
         self._view = view
         self._max_age_s = max_age_s
         self._lock = threading.Lock()
-        self._versions: OrderedDict[str, pa.Table] = OrderedDict()
+        self._versions: OrderedDict[str, tuple[str, pa.Table]] = OrderedDict()  # by query, or by execution
         self._listener = socket.create_server((host if host == "127.0.0.1" else "", 0))
         self.place = Place(host, self._listener.getsockname()[1], os.urandom(32))
         threading.Thread(target=self._accept, name="penstock-view-desk", daemon=True).start()
@@ -95,13 +97,21 @@ class ViewDesk:
 
     def version(self, run: str) -> pa.Table:
         """The rows for a micro-batch: the newest there are for the first who asks, the same for all others."""
+        query = run.rpartition("/")[0] or run
         with self._lock:
-            if run not in self._versions:
+            held = self._versions.get(query)
+            if held is None or held[0] != run:
                 self._catch_up()
-                self._versions[run] = self._view.to_arrow()
-                if len(self._versions) > _VERSIONS:
-                    self._versions.popitem(last=False)
-            return self._versions[run]
+                held = self._versions[query] = run, self._view.to_arrow()
+            self._versions.move_to_end(query)
+            self._forget_old()
+            return held[1]
+
+    def _forget_old(self) -> None:
+        executions = [query for query, (run, _) in self._versions.items() if run == query]
+        queries = [query for query, (run, _) in self._versions.items() if run != query]
+        for query in (*executions[:-_EXECUTIONS], *queries[:-_QUERIES]):
+            del self._versions[query]
 
     def _catch_up(self) -> None:
         try:
