@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock.app.reconcile import Course, work
 from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection, Writes
 from penstock.document.ids import document_id
 from penstock.engine import reconcile
 from penstock.engine.batch import Parts
 from penstock.engine.reconcile import Comparison, Ground
+from penstock.engine.state import Seed, State
 from penstock.model import Lsn
 from tests.unit.engine_parts import MemoryBuilder, MemorySink
 
@@ -203,3 +208,28 @@ def test_much_that_differs_is_mended_in_portions(world: World, monkeypatch: pyte
     assert len(rounds) >= 4
     assert len(found.first["missing"]) == 10
     assert world.compare().differing == 0
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "a seed", "a generation"])
+def test_what_was_built_anew_during_a_comparison_is_not_compared(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """E83: also where it was over before the comparison was; a healthy system reports no difference."""
+    sink = world.sink
+    with closing(State(tmp_path)) as state:
+
+        def compare(*_: object) -> list[Comparison]:
+            if meanwhile == "a seed":
+                assert state.end_seed(state.begin_seed(Seed(INDEX, "", ("memory",), Lsn(2)), []))
+            elif meanwhile == "a generation":
+                monkeypatch.setattr(sink, "generation", lambda index: "second")
+            return [Comparison(INDEX, "memory")]
+
+        monkeypatch.setattr("penstock.app.reconcile.compare", compare)
+        monkeypatch.setattr("penstock.app.reconcile.cuts", lambda *_: [])
+        monkeypatch.setattr(sink, "seeded", lambda index: Lsn(1))
+        course = Course(repair=False)
+        prepared: Any = SimpleNamespace(state=state, settings=None, schemas=SimpleNamespace(schema=lambda index: None))
+        work(course, prepared, replace(world.parts, sinks={INDEX: [sink]}), [INDEX], None)  # type: ignore[arg-type]
+    assert course.skipped == ({} if meanwhile == "nothing" else {INDEX: "a seed of it began meanwhile"})
+    assert len(course.comparisons) == (meanwhile == "nothing")

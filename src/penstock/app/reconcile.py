@@ -74,11 +74,11 @@ def work(course: Course, prepared: Prepared, parts: Parts, indexes: Sequence[str
         sinks = _comparable(course, prepared.state, parts, index)
         if not sinks:
             continue
-        before = marks.marked().get(index)
+        before, making = marks.marked().get(index), _making(prepared.state, index, sinks)
         edges: list[Key | None] = [None, *cuts(prepared.settings, prepared.schemas.schema(index)), None]
         course.index, course.ranges, course.done = index, len(edges) - 1, 0
         found = compare(replace(parts, sinks={index: sinks}), index, itertools.pairwise(edges), ground)
-        if prepared.state.seed(index):
+        if prepared.state.seed(index) or making != _making(prepared.state, index, sinks):
             course.skipped[index] = "a seed of it began meanwhile"
             continue
         course.comparisons += found
@@ -88,6 +88,11 @@ def work(course: Course, prepared: Prepared, parts: Parts, indexes: Sequence[str
                 continue
             marks.clear(index, before)
             log.info("index %s is reconciled", index)
+
+
+def _making(state: State, index: str, sinks: Sequence[ReadableSink]) -> tuple[int, list[str]]:
+    """What is another once an index was built anew, or began to be, even where that is over by now."""
+    return state.seeds_begun(index), [sink.generation(index) for sink in sinks]
 
 
 def _comparable(course: Course, state: State, parts: Parts, index: str) -> list[ReadableSink]:

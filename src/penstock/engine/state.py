@@ -14,6 +14,7 @@ import re
 import secrets
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -105,6 +106,7 @@ class State:
     def __init__(self, folder: Path, *, only_read: bool = False) -> None:
         self._lock = threading.Lock()
         self._aside: frozenset[tuple[str, str]] | None = None
+        self._seeds: Counter[str] = Counter()
         try:
             with ExitStack() as opened:
                 if not only_read:
@@ -199,7 +201,12 @@ class State:
             ("INSERT OR IGNORE INTO sweep VALUES (?)", [(seed.index,)] if seed.sweeps else []),
             ("INSERT INTO chunk (name, number, first, last) VALUES (?, ?, ?, ?)", chunks),
         )
+        self._seeds[seed.index] += 1
         return replace(seed, token=token, total=len(chunks))
+
+    def seeds_begun(self, index: str) -> int:
+        """How many seeds of an index were begun by this object, also those that came to their end."""
+        return self._seeds[index]
 
     def seed(self, index: str) -> Seed | None:
         """The seed of an index that is not complete."""
