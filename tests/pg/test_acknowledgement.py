@@ -10,8 +10,10 @@ from unittest.mock import ANY
 
 import pytest
 
+from penstock.app.heartbeat import beating
 from penstock.model import Lsn
 from penstock.postgres import receiver, replication
+from penstock.postgres.settings import resolve
 from tests.fixtures.captures import Published, ids, take
 from tests.fixtures.waiting import wait_until
 
@@ -210,6 +212,26 @@ def test_the_slot_may_pass_the_start_of_an_open_transaction_but_delivers_it_whol
         again = published.streaming()
         writer.execute("INSERT INTO t VALUES (2, 'x')")
     assert ids(take(again, 2)) == [1, 2]
+
+
+def test_a_deployment_writes_heartbeats_where_it_asks_for_them(published18: Published) -> None:
+    """E23: again and again, and none unless told."""
+    execute, settings = published18.database.execute, resolve(published18.database.url)
+    execute("SELECT pg_create_logical_replication_slot('beats', 'pgoutput')")
+    peek = (
+        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('beats', NULL, NULL, 'proto_version', '1',"
+        " 'publication_names', 'pub', 'messages', 'true') WHERE position('heartbeat'::bytea IN data) > 0"
+    )
+    try:
+        with beating(settings, None):
+            pass
+        assert execute(peek) == [(0,)]
+        with beating(settings, 0.05):
+            wait_until(lambda: execute(peek)[0][0] >= 3, what="three heartbeats")
+        (count,) = execute(peek)
+        assert execute(peek) == [count]
+    finally:
+        execute("SELECT pg_drop_replication_slot('beats')")
 
 
 def test_a_heartbeat_moves_the_slot_of_a_database_at_rest(published18: Published) -> None:

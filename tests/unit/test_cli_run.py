@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from penstock.cli import run as command
 from penstock.errors import OperatorError
 from tests.fixtures.waiting import wait_until
 
+beats: list[tuple[Any, ...]] = []
 OWN = {"MALLOC_ARENA_MAX": "7", "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}
 
 
@@ -24,6 +26,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`stopped(error, by=…)`: the exit code of a run that a signal ends, while Spark fails with an error."""
 
     def run(error: Exception, *, by: signal.Signals | None) -> int:
+        beats.clear()
         pipeline = SimpleNamespace(asked=False)
         pipeline.stop = lambda: setattr(pipeline, "asked", True)
 
@@ -33,13 +36,14 @@ def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 wait_until(lambda: pipeline.asked, what="the pipeline to be asked to stop")
             raise error
 
-        nothing = SimpleNamespace(close=lambda: None)
+        nothing = SimpleNamespace(close=lambda: None, settings="where")
+        monkeypatch.setattr("penstock.app.heartbeat.beating", lambda *asked: beats.append(asked) or nullcontext())
         monkeypatch.setattr(command, "_start", lambda *_: pipeline)
         monkeypatch.setattr(command, "_show", show)
         monkeypatch.setattr("penstock.app.running.prepare", lambda *_: nothing)
         monkeypatch.setattr("penstock.app.commands.commands", lambda *_: {})
         monkeypatch.setattr("penstock.ops.control.Control", lambda *_: nothing)
-        source = SimpleNamespace(slot="shop", publication="shop")
+        source = SimpleNamespace(slot="shop", publication="shop", heartbeat_s=7.0)
         deployment: Any = SimpleNamespace(
             source=source, prefix="", enabled=[], state=".penstock", locate=lambda path: str(tmp_path / path)
         )
@@ -54,6 +58,7 @@ def test_a_signal_that_ends_spark_as_well_ends_the_run_in_good_order(
 ) -> None:
     """A service manager signals all processes of a service: what Spark then fails with is no defect."""
     assert stopped(ConnectionResetError("the JVM is gone"), by=signal.SIGTERM) == 0
+    assert beats == [("where", 7.0)], "a heartbeat as long as it runs, where one is asked for"
     shown = capsys.readouterr().err
     assert "done again by the next run" in shown
     assert "What stays: slot shop" in shown

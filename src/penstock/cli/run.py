@@ -59,6 +59,7 @@ def run(config: str | None, locked: str | None, master: str, conf: dict[str, str
 
 def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str, str]], spread: bool) -> int:
     from penstock.app.commands import commands
+    from penstock.app.heartbeat import beating
     from penstock.app.running import prepare
     from penstock.ops.control import Control
 
@@ -72,7 +73,8 @@ def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str,
             control = Control(state, watching.attach(prepared, pipeline, commands(prepared, pipeline)))
             _tell_where(state, watching.page)
             try:
-                _show(pipeline)
+                with beating(prepared.settings, deployment.source.heartbeat_s):
+                    _show(pipeline)
             except Exception as error:
                 if isinstance(error, PenstockError) or not ending.requested.is_set():
                     raise
