@@ -119,7 +119,8 @@ def test_offsets_of_a_checkpoint_are_read(left: Path) -> None:
     assert to_cut(part, SLOT) == (Cut(at, 7), ORIGIN)
     chunks = to_chunks(chunk)
     assert chunks
-    assert (chunks.lsn, chunks.done, chunks.total) == (at, 3, 10), "the step behind the last chunk is to come"
+    total = 10 if chunk["format"] == 1 else 9
+    assert (chunks.lsn, chunks.done, chunks.total) == (at, 3, total), "the step behind the last chunk is to come"
 
 
 def test_a_saved_view_is_read(left: Path) -> None:
