@@ -6,10 +6,14 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Self
 
 import pytest
 
+from penstock.engine.lineage import Lineage, Role
+from penstock.engine.marks import Marks
+from penstock.engine.state import State
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
 from tests.fixtures.opensearch import Node
@@ -170,6 +174,22 @@ OTHERWISE = market.CUSTOMERS.replace("text: name", "keyword: name", 1) + MORE
 
 
 @pytest.mark.long
+def look_and_leave_it(deployed: Deployed) -> None:
+    """Commands that only read use the schema that an index was built by; nothing is another afterwards."""
+
+    def standing() -> tuple[Any, ...]:
+        with closing(State(deployed.state, only_read=True)) as state:
+            return generations(deployed), Lineage(state).made(Role.CURRENT), Marks(state).marked()
+
+    before = standing()
+    told = json.loads(penstock(deployed, "explain", "customers", "7", "--json").stdout)
+    assert {one["sink"]: one["state"] for one in told["sinks"]} == {"local": "the same", "search": "the same"}
+    told = json.loads(penstock(deployed, "reconcile", "customers", "--json").stdout.splitlines()[0])
+    assert [one["first"]["different"] for one in told["comparisons"]] == [["8"], ["8"]]
+    assert told["skipped"] == {}
+    assert standing() == before
+
+
 def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(deploy: Deploy, node: Node) -> None:
     """E84, E85: the old one is current, by its own schema, until readers change over; a rollback outlives a restart."""
     deployed = deploy(node)
@@ -183,6 +203,7 @@ def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(depl
     assert run.stop() == 0
     deployed.write(customers=OTHERWISE)
     execute("UPDATE customer SET name = 'while nothing ran' WHERE id = 8")
+    look_and_leave_it(deployed)
     run = deployed.start()
     run.wait(lambda: rebuild(run) == "under way", START_S, "the new generation")
     execute("UPDATE customer SET name = 'canary' WHERE id = 7; DELETE FROM customer WHERE id = 9")

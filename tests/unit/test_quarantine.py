@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from penstock.app.quarantine import answer
-from penstock.contracts import Rejection
+from penstock.contracts import Documents, Rejection, Writes
 from penstock.document.ids import document_id
 from penstock.engine import batch, quarantine
-from penstock.engine.state import State
+from penstock.engine.state import EVERY, State
 from penstock.errors import ConfigError
 from penstock.model import Lsn
 from tests.unit.engine_parts import Journal, MemorySink, changes, parts
@@ -142,3 +142,20 @@ def test_the_ids_in_quarantine_are_told_as_they_change(state: State) -> None:
     held = state.aside()
     state.stop_index("other", "of no matter")
     assert state.aside() is held, "read again only where it may be another"
+
+
+def test_a_large_quarantine_costs_a_batch_no_more_than_a_small_one(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E81: batches know it by its indexes then; what was taken is looked for among what is there."""
+    monkeypatch.setattr("penstock.engine.state.MOST_ASIDE", 2)
+    put(state, "a", "b", version=5)
+    assert state.aside() == {("books", "a"), ("books", "b")}
+    put(state, "c", version=9)
+    assert state.aside() == {("books", EVERY)}
+    tally = batch.Tally()
+    writes = Writes(Lsn(7), Documents("books", ["a", "c", "new"], [b"{}", b"{}", None]))
+    batch.write([MemorySink("memory")], writes, tally, state.aside())
+    quarantine.heal(state, tally.healed, Lsn(7))
+    assert [one.id for one in state.quarantined()] == ["b", "c"], "c was rejected at a newer version"
+    assert state.aside() == {("books", "b"), ("books", "c")}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.asked import text
+from penstock.app.looking import looked_at
 from penstock.app.parts import open_builder
 from penstock.config.connection import connection_settings
 from penstock.contracts import Held, Key, ReadableSink
@@ -55,9 +56,9 @@ def explain(deployment: Deployment, index: str, id: str, *, values: bool) -> dic
         with closing(open_builder(deployment, 1)) as builder:
             told = _sources(connection_settings(deployment), builder, index, id, values)
         return told | {"sinks": [], "quarantine": []}
-    from penstock.app.reconcile import prepare_alone
-
-    with closing(prepare_alone(deployment)[0]) as prepared:
+    with closing(looked_at(deployment)) as prepared:
+        if index not in prepared.parts.sinks:
+            raise ConfigError(f"index {index} was not kept by the last run", hint="Start penstock run.")
         told = _sources(prepared.settings, prepared.builder, index, id, values)
         return told | _destinations(prepared.builder, prepared.parts, prepared.state, told, values)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.asked import texts
+from penstock.app.looking import looked_at
 from penstock.app.marking import lacking
 from penstock.app.origins import is_outgoing
 from penstock.app.rejoin import committed, require_slot
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 _FLUSHED_S = 1.0
 _PATIENCE_S = 600.0
 _POLL_S = 0.1
+_UNSEEDED = "it has to be seeded: penstock run does that"
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ def _comparable(course: Course, state: State, parts: Parts, index: str) -> list[
         elif not sink.exact:
             course.skipped[f"{index} in {sink.name}"] = "an ingest pipeline changes its documents"
         elif sink.seeded(index) is None:
-            course.skipped[f"{index} in {sink.name}"] = "it has to be seeded: penstock run does that"
+            course.skipped[f"{index} in {sink.name}"] = _UNSEEDED
         else:
             found.append(sink)
     return found
@@ -203,8 +205,11 @@ def _done(prepared: Prepared) -> Lsn:
 
 
 def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell: Callable[[Course], None]) -> Course:
-    """Reconcile while nothing runs; with no usable slot and `repair`, one is made first. `tell` hears how far it is."""
-    prepared, joined = prepare_alone(deployment, repair=repair)
+    """Reconcile while nothing runs; with no usable slot and `repair`, one is made first. `tell` hears how far it is.
+
+    Without `repair` nothing is changed or made, wherever.
+    """
+    prepared, joined = _prepared(deployment, repair=repair)
     course = Course(repair)
 
     def advanced(done: int) -> None:
@@ -217,24 +222,39 @@ def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell:
             lambda: version, lambda index, ids: tuple, lambda: None, prepared.state.quarantine, advanced, repair
         )
         work(course, prepared, prepared.parts, indexes or _every(prepared.parts), ground)
+        course.skipped |= _unshown(prepared, course)
     finally:
         prepared.close()
     course.running = False
     return course
 
 
-def prepare_alone(deployment: Deployment, *, repair: bool = False) -> tuple[Prepared, bool]:
+def _prepared(deployment: Deployment, *, repair: bool) -> tuple[Prepared, bool]:
     """The deployment, where nothing runs and the slot can be read from; and whether that is a new one."""
     from penstock.app.running import prepare
 
     folder = Path(deployment.locate(deployment.state))
     if not (folder / "state.sqlite").exists():
         raise ConfigError(f"nothing was ever seeded with the state in {folder}", hint="Start penstock run first.")
+    if not repair:
+        return looked_at(deployment), False
     with closing(State(folder)) as state:
         if not state.acquire():
             raise RetryableError(f"a penstock is starting or ending with the state in {folder}", hint="Try again.")
-        joined = require_slot(deployment, connection_settings(deployment), state, repair=repair)
+        joined = require_slot(deployment, connection_settings(deployment), state, repair=True)
     return prepare(deployment), joined
+
+
+def _unshown(prepared: Prepared, course: Course) -> dict[str, str]:
+    """The sinks that hold an index that was compared, but not as it was looked for."""
+    compared = {one.index for one in course.comparisons}
+    lacking = ((index, sinks) for index, sinks in prepared.parts.sinks.items() if index in compared)
+    return {
+        f"{index} in {config.name}": _UNSEEDED
+        for index, sinks in lacking
+        for config in prepared.deployment.sinks
+        if config.name not in {sink.name for sink in sinks}
+    }
 
 
 def _settled(prepared: Prepared, joined: bool) -> Lsn:

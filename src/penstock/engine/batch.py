@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from penstock import failpoints
 from penstock.contracts import DocumentBuilder, Documents, Extent, Key, Rejection, Sink, Writes
 from penstock.document.ids import document_id
+from penstock.engine.state import EVERY
 from penstock.errors import RetryableError, UnavailableError
 from penstock.model import Lsn
 
@@ -48,7 +49,7 @@ class Tally:
     gone: list[tuple[str, Key]] = field(default_factory=list)
     """Keys that turned out to have no document, of indexes that are being seeded."""
     healed: list[tuple[str, str, str]] = field(default_factory=list)
-    """Sink, index and id of what was in quarantine and is taken now."""
+    """Sink, index and id of what is taken now and was, or may have been, in quarantine."""
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     """Seconds by stage, of all threads together."""
     touched: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
@@ -98,7 +99,7 @@ class Tally:
 class Parts:
     """What a batch is worked on with: a builder, and for each index the sinks that hold it.
 
-    `seeding` are the indexes whose seed is under way; `aside` is what is in quarantine, by index and id.
+    `seeding` are the indexes whose seed is under way; `aside` is what is in quarantine, by index and id (or `EVERY`).
     """
 
     builder: DocumentBuilder
@@ -212,8 +213,9 @@ def _give(sink: Sink, writes: Writes, tally: Tally, aside: frozenset[tuple[str, 
     tally.rejected += [(sink.name, rejection) for rejection in rejected]
     if aside:
         index, ids, _ = writes.documents
-        refused = {rejection.id for rejection in rejected}
-        tally.healed += [(sink.name, index, id) for id in ids if (index, id) in aside and id not in refused]
+        refused, every = {rejection.id for rejection in rejected}, (index, EVERY) in aside
+        found = (id for id in ids if every or (index, id) in aside)
+        tally.healed += [(sink.name, index, id) for id in found if id not in refused]
 
 
 def flush(sinks: Iterable[Sink]) -> None:

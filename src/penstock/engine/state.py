@@ -51,6 +51,11 @@ CREATE TABLE IF NOT EXISTS lineage (
 CREATE TABLE IF NOT EXISTS detached (sink TEXT PRIMARY KEY, mark TEXT NOT NULL, away INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS written (name TEXT, sink TEXT, source TEXT, generation TEXT, PRIMARY KEY (name, sink));
 """
+MOST_ASIDE = 10_000
+"""How many documents in quarantine are known by their ids to each batch, and to its tasks."""
+EVERY = "\0"
+"""Stands for any id of an index; Postgres has no text with it."""
+_WITH_QUARANTINE = "SELECT DISTINCT name FROM quarantine"
 # Whether the seed of the index (?1) is still the one with this token (?2).
 _MINE = "EXISTS (SELECT 1 FROM seed WHERE name = ?1 AND rowid = ?2)"
 
@@ -285,10 +290,17 @@ class State:
         return int(count)
 
     def aside(self) -> frozenset[tuple[str, str]]:
-        """Index and id of everything in quarantine; read once, for it is asked for with each batch."""
+        """Index and id of everything in quarantine; read once, for it is asked for with each batch.
+
+        Of much, the indexes alone: any of their ids (`EVERY`) may be there, and has to be looked for.
+        """
         with self._lock:
             if self._aside is None:
-                self._aside = frozenset(self._file.execute("SELECT DISTINCT name, id FROM quarantine"))
+                rows = self._file.execute("SELECT DISTINCT name, id FROM quarantine LIMIT ?", [MOST_ASIDE + 1])
+                found = frozenset(rows.fetchall())
+                if len(found) > MOST_ASIDE:
+                    found = frozenset((name, EVERY) for (name,) in self._file.execute(_WITH_QUARANTINE))
+                self._aside = found
             return self._aside
 
     def release(self, entries: Iterable[Entry]) -> None:

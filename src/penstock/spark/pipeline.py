@@ -308,7 +308,8 @@ class Pipeline:
         began = time.monotonic()
         fetched = direct.fetch(self.plan.socket) if self.plan.socket else None
         seeding = frozenset(index for index in self.plan.parts.indexes if self.state.seed(index))
-        watched: dict[str, Any] = {"seeding": seeding, "aside": self.state.aside() | self._watches.watched()}
+        aside, looked_for = self.state.aside(), self._watches.watched()
+        watched: dict[str, Any] = {"seeding": seeding, "aside": aside | looked_for if looked_for else aside}
         if fetched is not None and fetched.changes is None:
             tally, end = Tally(), fetched.end
         elif fetched is not None:
