@@ -14,6 +14,8 @@ REFERENCE = ("base", "head", "unlink")
 ENGINE = ("settle", "resolve", "build", "write", "flush")
 # Durable in every sink, a batch is about to be logged by Spark; logged, the slot is about to pass it, or just did.
 SPARK = ("checkpoint", "acknowledge")
+# A generation is filled and about to be verified; verified, about to be shown; shown, and the one before about to go.
+SUCCESSION = ("verify", "swap", "retire")
 
 _name, _, _passes = os.environ.get("PENSTOCK_FAILPOINT", "").partition(":")
 _left = int(_passes or 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any, Self
 
 import pytest
 
+from penstock import failpoints
 from penstock.engine.lineage import Lineage, Role
 from penstock.engine.marks import Marks
 from penstock.engine.state import State
@@ -169,11 +171,32 @@ def test_a_reindex_that_is_killed_goes_on_and_readers_never_see_less(
     assert run.stop() == 0
 
 
+@pytest.mark.long
+def test_a_reindex_that_is_killed_at_each_of_its_last_steps_goes_on(deploy: Deploy, node: Node) -> None:
+    """E84: before it is verified, before readers change over, and after that, before the old one is given up."""
+    deployed = deploy(node)
+    deployed.database.execute(market.ROWS)
+    deployed.write(**CUSTOMERS)
+    for step in failpoints.SUCCESSION:
+        run = deployed.start(PENSTOCK_FAILPOINT=step)
+        run.catch_up()
+        *_, before = generations(deployed)
+        assert penstock(deployed, "reindex", "customers", "--no-wait").returncode == 0
+        assert run.ended() == -signal.SIGKILL, step
+        deployed.database.execute("UPDATE customer SET name = name || %s WHERE id % 2 = 0", step)
+        run = deployed.start()
+        run.wait(lambda run=run: rebuild(run) == "", START_S, "readers to change over")
+        run.catch_up()
+        deployed.judge("customers")
+        kept, now = generations(deployed)
+        assert (kept, node.ask("GET", f"/_alias/{deployed.prefix}customers")[1].keys()) == (before, {now}), step
+        assert run.stop() == 0
+
+
 MORE = "  - {keyword: again, column: extra}\n"
 OTHERWISE = market.CUSTOMERS.replace("text: name", "keyword: name", 1) + MORE
 
 
-@pytest.mark.long
 def look_and_leave_it(deployed: Deployed) -> None:
     """Commands that only read use the schema that an index was built by; nothing is another afterwards."""
 
@@ -190,6 +213,7 @@ def look_and_leave_it(deployed: Deployed) -> None:
     assert standing() == before
 
 
+@pytest.mark.long
 def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(deploy: Deploy, node: Node) -> None:
     """E84, E85: the old one is current, by its own schema, until readers change over; a rollback outlives a restart."""
     deployed = deploy(node)

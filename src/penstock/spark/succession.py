@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock import failpoints
 from penstock.contracts import Sink
 from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
 
@@ -103,14 +104,17 @@ class Succession:
             with self.pipeline.between_batches():
                 return show()
         self.pipeline.report.rebuilding(seed.index, "being verified")
+        failpoints.passing("verify")
         mended = self._heirs.verify(self.pipeline, seed.index, sinks)
         if mended:
             log.warning(
                 "index %s: %d documents differed before readers changed over, and are mended", seed.index, mended
             )
         with self.pipeline.between_batches():
+            failpoints.passing("swap")
             if not show():
                 return False
+            failpoints.passing("retire")
             self._release(seed.index, is_done=True)
         return True
 
