@@ -293,6 +293,9 @@ class Sink(Protocol):
     def write(self, writes: Writes) -> Sequence[Rejection]:
         """Take the writes; on return they are taken or rejected, but durable only after `flush`."""
 
+    def outdone(self) -> int:
+        """How many writes met something newer and lost, since this was last asked; 0 where the sink does not count."""
+
     def flush(self) -> None:
         """Return when everything that was written through this object is durable."""
 

@@ -4,26 +4,55 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
 from tests.fixtures import market
 from tests.fixtures.commands import run_penstock
+from tests.fixtures.databases import Database
 from tests.fixtures.opensearch import Node
+from tests.fixtures.opensearch_faults import Faulty
 from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run, pass_time
 from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
 
 Deploy = Callable[..., Deployed]
+# What a run may take to its end, whatever holds it up: ten seconds of its own, on a busy machine.
+SECONDS = 60.0
 CUSTOMERS = {"customers": market.CUSTOMERS, "marks": market.MARKS}
+
+
+@contextmanager
+def hanging_commit(database: Database, statement: str) -> Iterator[None]:
+    """A transaction that is streamed, and cannot be seen: it waits for a synchronous standby that never answers."""
+    server = database.server
+    server.configure({"synchronous_standby_names": "ghost"})
+    server.reload()
+    with database.connect(application_name="hangs") as hanging:
+        writing = threading.Thread(target=hanging.execute, args=[statement.encode()])
+        writing.start()
+        try:
+            waits = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'hangs'"
+            wait_until(lambda: database.execute(waits), 10, "the commit to hang")
+            begun = "(SELECT query_start FROM pg_stat_activity WHERE application_name = 'hangs')"
+            looks = (
+                f"SELECT FROM pg_stat_activity WHERE query ~ '^SELECT pg_current_snapshot' AND query_start > {begun}"
+            )
+            wait_until(lambda: database.execute(looks), 30, "the batch to wait for it")
+            yield
+        finally:
+            server.configure({"synchronous_standby_names": ""})
+            server.reload()
+            writing.join()
 
 
 def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None:
     """E22, E20: SIGTERM drains, ends with 0 and prints what stays; the next run, of nothing but a lock file, seeds
-    nothing and misses nothing, and every command finds it."""
+    nothing and misses nothing, and every command finds it. A batch that cannot be built yet holds no end up (E71)."""
     deployed = deploy()
     deployed.database.execute(market.ROWS)
     deployed.write(**market.SCHEMAS)
@@ -49,7 +78,9 @@ def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None
     assert found.returncode == 0, found.stderr
     found = run_penstock("quarantine", "list", "--config", str(deployed.folder / "penstock.lock"))
     assert found.stdout == "Nothing is in quarantine.\n"
-    assert run.stop(signal.SIGINT) == 0
+    with hanging_commit(deployed.database, "UPDATE customer SET name = 'not seen yet' WHERE id = 1"):
+        assert run.stop(signal.SIGINT, within_s=SECONDS) == 0
+    assert "given up" in run.err
     asked = run_penstock("status", "--config", str(deployed.folder))
     assert asked.returncode == 1
     assert "nothing runs" in asked.stderr
@@ -58,7 +89,7 @@ def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None
     assert not deployed.state.exists()
 
 
-def test_a_second_instance_waits_and_takes_over(deploy: Deploy, node: Node) -> None:
+def test_a_second_instance_waits_and_takes_over(deploy: Deploy, node: Node, faulty: Callable[..., Faulty]) -> None:
     """E33: it writes nothing while the first one runs, and goes on where that one ends. One with another state folder
     waits, too: it begins no generation before the slot is its own, and then seeds."""
     deployed = deploy(node)
@@ -76,14 +107,18 @@ def test_a_second_instance_waits_and_takes_over(deploy: Deploy, node: Node) -> N
     deployed.database.execute("UPDATE customer SET name = 'by nobody'")
     with closing(Deployed(deployed.database, node)) as apart:
         apart.slot, apart.prefix = deployed.slot, deployed.prefix
+        between = faulty()
+        apart.sinks["search"] = apart.sinks["search"].replace(node.url, between.url)
         apart.write(**market.SCHEMAS)
         second.catch_up()
-        third = apart.start()
+        third = apart.start(spread=True)
         deployed.judge()
         told = second.status()
         assert told
         assert {one["seeded"] for one in told["indexes"].values()} == {0}
-        third.wait(lambda: f"slot {deployed.slot} is in use (process" in third.err, START_S, "the third one to wait")
+        third.wait(
+            lambda: f"slot {deployed.slot}: it is in use (process" in third.err, START_S, "the third one to wait"
+        )
         made = node.ask("GET", f"/{deployed.prefix}*/_mapping")
         deployed.database.execute("DELETE FROM customer WHERE id % 2 = 0")
         second.catch_up()
@@ -93,7 +128,13 @@ def test_a_second_instance_waits_and_takes_over(deploy: Deploy, node: Node) -> N
         deployed.database.execute("UPDATE customer SET name = 'by nobody again'")
         third.catch_up()
         apart.judge()
-        assert third.stop() == 0
+        # A node that is silent, and stays so, does not hold the end up.
+        between.faults += ["silent"] * 8
+        seen = len(between.bulks)
+        deployed.database.execute("UPDATE customer SET name = 'unheard'")
+        third.wait(lambda: len(between.bulks) > seen, START_S, "the batch to wait for the node")
+        assert third.stop(within_s=SECONDS) == 0
+        assert "given up" in third.err
 
 
 @pytest.mark.long

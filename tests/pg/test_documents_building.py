@@ -164,6 +164,34 @@ def test_an_iterator_that_is_left_early_gives_its_connection_back(story18: Story
         assert len(list(built.build("s", [("1",)]))) == 1
 
 
+def test_a_builder_that_is_abandoned_ends_every_wait(story18: Story) -> None:
+    """E25: for a transaction that is not settled, and for a lock; whoever waited may try again, with another one."""
+    story18.execute(SHELVES + "INSERT INTO shelf VALUES (1, 'a')")
+    failed: list[RetryableError] = []
+
+    def fail(act: Callable[[], Any]) -> None:
+        with pytest.raises(RetryableError) as caught:
+            act()
+        failed.append(caught.value)
+
+    with PgDocumentBuilder(spec(s=SHELF), story18.database.url) as built, story18.database.connect() as other:
+        list(built.build("s", [("1",)]))
+        with other.transaction():
+            ((xid,),) = other.execute("SELECT pg_current_xact_id()::text::bigint").fetchall()
+            other.execute("LOCK TABLE shelf")
+            acts = (lambda: built.settle({xid}), lambda: list(built.build("s", [("1",)])))
+            waits = [threading.Thread(target=fail, args=(act,)) for act in acts]
+            for one in waits:
+                one.start()
+            locked = "SELECT FROM pg_stat_activity WHERE application_name = 'penstock' AND wait_event_type = 'Lock'"
+            wait_until(lambda: story18.execute(locked), what="a statement to wait")
+            built.abandon()
+            for one in waits:
+                one.join(10)
+            assert len(failed) == 2
+        fail(lambda: list(built.build("s", [("1",)])))
+
+
 def test_connections_are_bounded(story18: Story) -> None:
     """E69: whoever wants one more waits for it, and is told in time."""
     sessions = Sessions(resolve(story18.database.url), 1, wait_s=0.05)

@@ -23,6 +23,7 @@ from penstock.app.prepared import Prepared
 from penstock.app.running import pipeline, prepare
 from penstock.config.file import read_deployment
 from penstock.engine import batch
+from penstock.engine.state import Chunk
 from penstock.model import Lsn
 from penstock.postgres.keys import SCHEMA
 from penstock.spark import seeds
@@ -152,14 +153,31 @@ def test_a_truncated_partition_is_gone_when_the_rest_is_built_anew_and_never_mor
     wave = threading.Thread(target=running._seeder._seed, args=("people",))
     wave.start()
     assert filled.wait(PATIENCE_S)
-    before = running.state.chunks_left("people")
+    assert len(running.state.chunks_left("people")) == 3
     apply(running, changes, end)  # it failed in another sink, and comes again
     goes_on.set()
     wave.join(PATIENCE_S)
-    assert [chunk.upto for chunk in running.state.chunks_left("people")] == [chunk.upto for chunk in before][-3:]
+    assert running.state.chunks_left("people") == [Chunk(0, None, None)], "none of it is done"
     stepped.seed(running)
     stepped.judge()
     assert running.state.seed("people") is None
+
+
+def test_a_truncated_child_does_not_hold_live_up(stepped: Stepped) -> None:
+    """E66: the rows of the root are counted by the thread that seeds, also where they cannot be counted for long."""
+    running = stepped.start()
+    asked = [0]
+
+    def cut(index: str) -> list[Any]:
+        asked[0] += 1
+        return [("1000",), ("2000",)]
+
+    running.plan = replace(running.plan, cuts=cut)
+    apply(running, *stepped.committed("TRUNCATE pet", "public.pet", "truncate"))
+    assert (asked[0], len(running.state.chunks_left("people"))) == (0, 1)
+    stepped.seed(running)
+    assert asked[0] == 1
+    stepped.judge()
 
 
 def test_a_sweep_is_done_by_whoever_completes_the_seed(stepped: Stepped) -> None:

@@ -5,16 +5,24 @@ Deployments as a run prepares them, without a JVM: what Spark would do is done b
 
 from __future__ import annotations
 
+import json
+import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.app.prepared import Prepared
+from penstock.app.reconcile import prepare_alone
 from penstock.app.running import prepare
 from penstock.config.file import read_deployment
+from penstock.engine.marks import Marks
+from penstock.errors import ConfigError, PositionError
 from penstock.model import Lsn
 from tests.fixtures.databases import Database
+from tests.fixtures.waiting import wait_until
 
 TABLES = """
 CREATE TABLE person (id int PRIMARY KEY, name text);
@@ -141,3 +149,82 @@ def test_an_index_that_is_gone_from_a_sink_is_the_only_one_seeded(started: Start
     _seed(first)
     first.parts.sinks["pets"][0].remove("pets")
     assert _seeded(started.start()) == {"local": {"people"}}
+
+
+def test_what_no_row_event_could_tell_is_refused_unless_identities_may_be_set(started: Started) -> None:
+    """E42: a pet's delete would not say whose it was; nothing is made then, and the remedy is told."""
+    started.source = ""
+    with pytest.raises(ConfigError, match=r"public.pet.*person_id") as refused:
+        started.start()
+    assert "penstock check" in refused.value.hint
+    assert not started.database.execute("SELECT FROM pg_publication WHERE pubname = %s", SLOT)
+    assert not started.database.execute("SELECT FROM pg_class WHERE relname = 'pet' AND relreplident <> 'd'")
+    assert not (started.folder / "local.db").exists()
+
+
+def test_who_waited_looks_at_what_there_is_when_it_takes_over(
+    started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E33: what was stopped, rolled back or changed meanwhile counts, not what was so when it began to wait."""
+    started.start()
+    began = list[Any]()
+
+    def take_over() -> None:
+        try:
+            began.append(prepare(read_deployment(started.folder / "penstock.toml")))
+        except ConfigError as error:
+            began.append(error)
+
+    waiting = threading.Thread(target=take_over)
+    waiting.start()
+    wait_until(lambda: "waiting to take over" in caplog.text, what="it to wait")
+    started.database.execute("ALTER TABLE pet DROP COLUMN name")
+    started.stop()
+    waiting.join(30)
+    (found,) = began
+    assert isinstance(found, ConfigError), "it took over with what it knew before"
+    assert "name" in found.message
+
+
+def test_versions_that_the_server_has_yet_to_reach_are_refused(started: Started) -> None:
+    """E29: it was put back to an earlier time: every write would lose to what the sink holds, and look taken."""
+    first = started.start()
+    ((text,),) = started.database.execute("SELECT pg_current_wal_flush_lsn()::text")
+    for index, sinks in first.parts.sinks.items():
+        sinks[0].complete(index, Lsn(Lsn.parse(text) + (1 << 30)))
+    with pytest.raises(PositionError, match="sink local holds index people as of") as refused:
+        started.start()
+    assert f"penstock slots drop {SLOT}" in refused.value.hint
+
+
+def _log(folder: Path, end: str, id: str) -> None:
+    """What Spark writes down of a batch."""
+    (folder / "offsets").mkdir(parents=True, exist_ok=True)
+    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'lsn': end})}")
+    (folder / "metadata").write_text(json.dumps({"id": id}))
+
+
+def test_a_checkpoint_that_is_gone_or_another_one_is_told_and_mended(started: Started) -> None:
+    """E89, E29: how far the slot was read is known to nobody then; a repair goes on, and marks every index."""
+    first = started.start()
+    _seed(first)
+    ((end,),) = started.database.execute("SELECT pg_current_wal_flush_lsn()::text")
+    checkpoint = started.folder / "state" / "checkpoint"
+    _log(checkpoint, end, "ours")
+    first.state.note_streamed("ours")
+    started.start()
+    _log(checkpoint, end, "theirs")
+    with pytest.raises(PositionError, match="is another one"):
+        started.start()
+    shutil.rmtree(checkpoint)
+    with pytest.raises(PositionError, match="checkpoint is gone, and changes were read") as refused:
+        started.start()
+    assert "penstock reconcile --repair" in refused.value.hint
+    deployment = read_deployment(started.folder / "penstock.toml")
+    with pytest.raises(PositionError):
+        prepare_alone(deployment)
+    mended, joined = prepare_alone(deployment, repair=True)
+    assert joined
+    assert set(Marks(mended.state).marked()) == set(SCHEMAS)
+    mended.close()
+    assert _seeded(started.start()) == {"local": set(SCHEMAS)}

@@ -214,7 +214,7 @@ class TestDeletes:
             put(task, 4, {"old": 2, "late": 2})
             put(task, 6, {"new": 3})
             assert rig.content() == {"new": 3}
-            assert task.older == 2  # type: ignore[attr-defined]
+            assert task.outdone() == 2
 
     def test_a_delete_by_a_process_that_has_not_heard_of_a_clear_arrives(self, node: Node, rig: Rig) -> None:
         """E66, E72: for a name that is no more, the server makes an index where only deletes are sent to it."""

@@ -116,6 +116,20 @@ def test_a_server_that_stays_down_is_said_so_after_the_last_try(
     assert content(node) == {"a": 1}
 
 
+def test_content_is_not_sent_again_for_ever(
+    node: Node, faulty: Callable[..., Faulty], opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E88: before the server may forget a delete that came meanwhile, documents are built anew instead."""
+    monkeypatch.setattr("penstock.sinks.opensearch_write._LATEST_S", 0.2)
+    between = faulty()
+    sink = opened(between.url, max_retries=50)
+    between.faults += [503] * 50
+    with pytest.raises(UnavailableError, match="were not taken within"):
+        put(sink, 5, {"a": 1})
+    assert 0 < len(between.bulks) < 5
+    assert content(node) == {}
+
+
 def test_no_server_at_all_is_said_so() -> None:
     """E80: nobody listens there."""
     sink = OpenSearchSink(OpenSearchSettings("search", "http://127.0.0.1:1", max_retries=0))
@@ -241,6 +255,28 @@ def test_an_answer_that_was_lost_changes_nothing(node: Node, faulty: Callable[..
     put(other, 6, {"x": 6, "gone": None})
     writing.join()
     assert content(node) == {"x": 6}
+
+
+def test_closing_ends_the_wait_for_an_answer(faulty: Callable[..., Faulty], opened: Opened) -> None:
+    """E80: a run that ends does not wait for a server that is silent, as long as its patience may be."""
+    between = faulty()
+    sink = opened(between.url)
+    put(sink, 4, {"w": 1})
+    between.faults += ["silent"] * 4
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            put(sink, 5, {"x": 1})
+        except UnavailableError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_until(lambda: len(between.bulks) > 1)
+    sink.close()
+    thread.join(10)
+    assert failed
 
 
 def test_two_requests_of_one_sink_are_in_flight_at_once(faulty: Callable[..., Faulty], opened: Opened) -> None:

@@ -84,6 +84,7 @@ class MemorySink:
     rejects: frozenset[str] = frozenset()
     shared: bool = True
     held: dict[tuple[str, str], tuple[Lsn, bytes | None]] = field(default_factory=dict)
+    lost: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self, target: Target) -> None:
@@ -109,6 +110,10 @@ class MemorySink:
                 if one not in self.rejects:
                     self.held[index, one] = writes.version, body
         return [Rejection(index, one, writes.version, "too wild") for one in ids if one in self.rejects]
+
+    def outdone(self) -> int:
+        found, self.lost = self.lost, 0
+        return found
 
     def flush(self) -> None:
         self.journal.append(("flush", self.name))

@@ -55,8 +55,8 @@ def test_the_last_offer_counts(desk: Desk, path: str) -> None:
 
 
 def test_a_range_without_changes_has_an_end(desk: Desk, path: str) -> None:
-    desk.offer(Lsn(9), [])
-    assert fetch(path) == Fetched(Lsn(9), None)
+    desk.offer(Lsn(9), [], upto={"lsn": "0/9"})
+    assert fetch(path) == Fetched(Lsn(9), None, (), {"lsn": "0/9"})
 
 
 def test_a_range_that_is_too_large_is_for_the_frame(desk: Desk, path: str) -> None:

@@ -86,6 +86,16 @@ def test_a_sink_that_holds_several_indexes_is_flushed_once() -> None:
     assert tally.written == {"books": 1, "authors": 1}
 
 
+def test_writes_that_lost_are_counted_once() -> None:
+    """E29: of every sink, by a batch and by a seed, whoever asks next counts none of them again."""
+    one, two = MemorySink("one", lost=2), MemorySink("two", lost=1)
+    mine = parts([], one, two, rows="a")
+    assert batch.apply(mine, changes("a"), END, no_truncate).older == 3
+    two.lost = 5
+    assert batch.seeded(mine, "books", [(None, None)], END).older == 5
+    assert batch.apply(mine, changes("a"), END, no_truncate).older == 0
+
+
 def test_a_failed_flush_fails_the_batch() -> None:
     class Failing(MemorySink):
         def flush(self) -> None:

@@ -48,6 +48,16 @@ def test_an_index_without_cuts_is_one_chunk(state: State) -> None:
     assert state.chunks_left("books") == [Chunk(0, None, None)]
 
 
+def test_a_seed_is_cut_later_unless_it_lost_its_place(state: State) -> None:
+    """E66: live begins it; where its root rows are cut is found out by whoever fills it."""
+    first = state.begin_seed(SEED)
+    second = state.begin_seed(SEED)
+    state.cut_seed(first, CUTS[:1])
+    assert state.chunks_left("books") == [Chunk(0, None, None)]
+    assert state.cut_seed(second, CUTS).total == 4
+    assert [chunk.upto for chunk in state.chunks_left("books")] == [*CUTS, None]
+
+
 def test_a_seed_goes_on_where_it_stood(state: State, tmp_path: Path) -> None:
     """E52: a restart does again only what was not durable."""
     seed = state.begin_seed(SEED, CUTS)
@@ -73,6 +83,23 @@ def test_what_a_killed_process_finished_is_remembered(tmp_path: Path) -> None:
         assert state.chunks_left("books") == [Chunk(1, ("1",), None)]
 
 
+def test_a_disk_that_is_full_is_told_and_nothing_is_half_done(tmp_path: Path) -> None:
+    """E89: here, a file may not grow beyond a limit; what was noted before is there, what failed is not."""
+    program = (
+        "import resource, sys; from pathlib import Path\n"
+        "from penstock.engine.state import State; from penstock.errors import DiskError\n"
+        "state = State(Path(sys.argv[1])); state.note_gone('books', [('before',)])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
+        "try: state.note_gone('books', [(str(n), 'x' * 500) for n in range(4000)])\n"
+        "except DiskError as error: print(error.message); sys.exit(7)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    assert "the state could not be written" in done.stdout
+    with closing(State(tmp_path)) as state:
+        assert list(state.gone("books")) == [[("before",)]]
+
+
 def test_a_new_seed_takes_the_place_of_the_old_one_and_of_nothing_else(state: State) -> None:
     other = Seed("authors", "one", ("search",), Lsn(5))
     for seed in (SEED, other):
@@ -80,9 +107,9 @@ def test_a_new_seed_takes_the_place_of_the_old_one_and_of_nothing_else(state: St
         state.note_gone(seed.index, [("1", "x")])
     state.begin_seed(Seed("books", "two", ("search",), Lsn(99)), CUTS[:1])
     assert state.seed("books") == Seed("books", "two", ("search",), Lsn(99), total=2)
-    assert state.gone("books") == []
+    assert list(state.gone("books")) == []
     assert state.seed("authors") == Seed("authors", "one", ("search",), Lsn(5), total=4, done=1, documents=10)
-    assert state.gone("authors") == [("1", "x")]
+    assert list(state.gone("authors")) == [[("1", "x")]]
 
 
 def test_an_ended_seed_is_forgotten_with_its_chunks(state: State) -> None:
@@ -91,7 +118,7 @@ def test_an_ended_seed_is_forgotten_with_its_chunks(state: State) -> None:
     assert state.end_seed(seed)
     assert not state.begin_seed(SEED, []).sweeps
     assert state.end_seed(state.begin_seed(SEED, []))
-    assert (state.seed("books"), state.chunks_left("books"), state.gone("books")) == (None, [], [])
+    assert (state.seed("books"), state.chunks_left("books"), list(state.gone("books"))) == (None, [], [])
 
 
 @pytest.mark.parametrize("version", [99, 77])
@@ -106,7 +133,7 @@ def test_a_seed_that_lost_its_place_ends_nothing(state: State, version: int) -> 
     state.finish_chunks(first, before, 10)
     assert not state.end_seed(first)
     assert state.seed("books") == replace(later, total=4)
-    assert state.gone("books") == [("1", "x")]
+    assert list(state.gone("books")) == [[("1", "x")]]
 
 
 def test_a_sweep_is_not_forgotten_before_a_seed_came_to_its_end(state: State, tmp_path: Path) -> None:
@@ -120,12 +147,14 @@ def test_a_sweep_is_not_forgotten_before_a_seed_came_to_its_end(state: State, tm
 
 
 def test_what_live_deleted_is_noted_once_and_exactly(state: State, tmp_path: Path) -> None:
-    """E51: the keys come back as they were, also after a restart."""
+    """E51: the keys come back as they were, also after a restart; a few at once, for there may be many (E54)."""
     state.begin_seed(SEED, CUTS)
     state.note_gone("books", CUTS)
     state.note_gone("books", CUTS[:1])
     with closing(again(state, tmp_path)) as found:
-        assert sorted(found.gone("books")) == sorted(CUTS)
+        pages = list(found.gone("books", at_once=2))
+        assert [len(page) for page in pages] == [2, 1]
+        assert sorted(pages[0] + pages[1]) == sorted(CUTS)
 
 
 def test_quarantine_keeps_the_last_rejection_of_each_document(state: State, tmp_path: Path) -> None:

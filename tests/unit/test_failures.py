@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock.engine.policy import RejectedError
-from penstock.errors import ConfigError, OperatorError, RetryableError, UnavailableError
+from penstock.errors import ConfigError, DiskError, OperatorError, RetryableError, UnavailableError
 from penstock.spark.failures import telling, told
 
 WORKER = """Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0:
@@ -33,6 +33,13 @@ def test_what_a_task_raised_is_raised(text: str, kind: type[Exception], message:
     with pytest.raises(kind) as found, telling():
         raise PySparkException(WORKER.format(error=text))
     assert (found.value.message, found.value.hint) == (message, hint)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("words", ["No space left on device", "Read-only file system"])
+def test_a_disk_that_takes_no_more_is_told(words: str) -> None:
+    """E89: Spark could not write its checkpoint, and trying again would not help."""
+    with pytest.raises(DiskError, match=f"Spark could not write: {words.lower()}"), telling():
+        raise PySparkException(f"An error occurred while calling o55.x\n: java.io.IOException: {words}\n\tat x")
 
 
 def test_a_task_that_was_killed_is_passing_trouble() -> None:

@@ -28,6 +28,7 @@ TOLD: dict[str, Any] = {
     "direct_batches": 4,
     "stages_s": {"build": 0.5},
     "quarantined": 2,
+    "outdone": 3,
     "away": {"search": "down"},
     "restarts": 1,
     "trouble": "",

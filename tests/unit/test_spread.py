@@ -109,9 +109,9 @@ def test_a_task_builds_and_writes_its_keys_and_tells_what_came_of_it() -> None:
 
 
 def test_what_tasks_tell_is_summed() -> None:
-    one, two = Tally(1, {"a": 2}, {"a": 1}), Tally(2, {"a": 3, "b": 1}, {}, [], [("a", ("1", "ü"))])
+    one, two = Tally(1, {"a": 2}, {"a": 1}, older=4), Tally(2, {"a": 3, "b": 1}, {}, [], [("a", ("1", "ü"))])
     found = spread._gathered(Frame(spread._told(one), spread._told(two)))  # type: ignore[arg-type]
-    assert found == Tally(3, {"a": 5, "b": 1}, {"a": 1}, [], [("a", ("1", "ü"))])
+    assert found == Tally(3, {"a": 5, "b": 1}, {"a": 1}, [], [("a", ("1", "ü"))], older=4)
 
 
 def test_versions_of_rejections_are_positions_again() -> None:

@@ -214,6 +214,13 @@ class Prepared:
         held = open_indexes(self.deployment, self.origins, self.schemas, self.parts.every_sink)
         return dataclasses.replace(self, parts=dataclasses.replace(self.parts, sinks=held))
 
+    def abandon(self) -> None:
+        """End what is under way, with an error: waits for the database, and for sinks that others may write to, too."""
+        self.builder.abandon()
+        for sink in self.parts.every_sink:
+            if sink.shared:
+                sink.close()
+
     def close(self) -> None:
         """Give everything back."""
         for sink in self.parts.every_sink:

@@ -9,12 +9,12 @@ versions that sinks hold mean nothing: only a new seed helps there.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.engine import checkpoint
 from penstock.engine.marks import Marks
 from penstock.errors import OperatorError, PositionError, SlotLostError, SlotMissingError
 from penstock.model import Lsn
@@ -45,7 +45,7 @@ def require_slot(deployment: Deployment, settings: ConnectionSettings, state: St
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
         ((end,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
-    trouble = _trouble(found, logged, deployment.source.slot)
+    trouble = _trouble(found, logged, deployment.source.slot) or lost_checkpoint(folder, state)
     if trouble is None:
         return False
     _require_same_server(settings, logged, Lsn.parse(end), folder)
@@ -55,31 +55,43 @@ def require_slot(deployment: Deployment, settings: ConnectionSettings, state: St
     Marks(state).mark({index.name: trouble.message for index in deployment.enabled})
     _make(settings, found, deployment.source.slot)
     shutil.rmtree(folder, ignore_errors=True)
+    state.forget_streamed()
     return True
+
+
+def lost_checkpoint(folder: Path, state: State) -> PositionError | None:
+    """Why nobody can say up to where the slot was read: the checkpoint is gone, or not the one that was written to."""
+    noted = state.streamed()
+    if noted is None:
+        return None
+    if not checkpoint.planned(folder):
+        return PositionError(f"{folder} is gone, and changes were read from the slot", hint=f"Put it back. {_REPAIR}")
+    if noted != (found := checkpoint.identity(folder)):
+        return PositionError(
+            f"{folder} is another one ({found or 'unknown'}) than was written to ({noted})",
+            hint=f"It belongs to another deployment, or to a copy. Put the right one back. {_REPAIR}",
+        )
+    return None
 
 
 def committed(state: Path) -> Lsn:
     """The end of the last batch that Spark has logged as done: everything up to there is settled, and in the sinks."""
-    done = _numbers(state / _CHECKPOINT / "commits")
+    done = checkpoint.done(state / _CHECKPOINT)
     found = _read(state / _CHECKPOINT, done[0]) if done else None
     return found.lsn if found else Lsn.ZERO
 
 
-def _logged(checkpoint: Path) -> _Logged | None:
+def _logged(folder: Path) -> _Logged | None:
     """The last offset that Spark has logged, if there is one."""
-    return next((found for one in _numbers(checkpoint / "offsets") if (found := _read(checkpoint, one))), None)
+    return next((found for one in checkpoint.planned(folder) if (found := _read(folder, one))), None)
 
 
-def _numbers(folder: Path) -> list[int]:
-    return sorted((int(one.name) for one in folder.glob("[0-9]*") if one.name.isdigit()), reverse=True)
-
-
-def _read(checkpoint: Path, batch: int) -> _Logged | None:
+def _read(folder: Path, batch: int) -> _Logged | None:
     """The end of a batch; None where Spark was ended while it wrote it down."""
     try:
-        offset = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+        offset = checkpoint.end(folder, batch) or {}
         return _Logged(Lsn.parse(offset["lsn"]), str(offset.get("system", "")))
-    except (OSError, ValueError, KeyError, IndexError):
+    except (ValueError, KeyError):
         return None
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
+from penstock.app.admission import become_the_one, check_slot, check_versions
 from penstock.app.generations import as_rolled_back, extended, growing, kept_beside, meant
 from penstock.app.marking import look_at_shapes, look_before_mending
 from penstock.app.opening import Pause, open_present
@@ -41,7 +42,7 @@ from penstock.document.spec import SourceSpec
 from penstock.engine.lineage import Lineage
 from penstock.engine.report import IndexReport, Report
 from penstock.engine.state import State
-from penstock.errors import ConfigError, RetryableError, SlotMissingError, UnavailableError
+from penstock.errors import ConfigError, RetryableError, UnavailableError
 from penstock.model import Lsn, ReplicationConfig
 from penstock.postgres import publication, replication, slot
 from penstock.postgres.claim import Claim
@@ -57,7 +58,6 @@ log = logging.getLogger(__name__)
 
 _SLOT_WAIT_S = 120.0
 _LOCK_WAIT_S = 10.0
-_STATE_POLL_S = 0.5
 _CHECKPOINT = "checkpoint"
 # A batch that the driver works off within seconds.
 _DIRECT_ROWS = 30_000
@@ -79,7 +79,7 @@ def prepare(deployment: Deployment, pause: Pause | None = None) -> Prepared:
     with ExitStack() as held:
         state = held.enter_context(closing(State(Path(deployment.locate(deployment.state)))))
         claim = held.enter_context(closing(Claim(settings, deployment.source.slot)))
-        _become_the_one(state, claim, deployment)
+        become_the_one(state, claim, deployment)
         fit = _prepared(as_rolled_back(deployment, Lineage(state)), settings, state, claim, pause)
         held.pop_all()
         return fit
@@ -99,7 +99,7 @@ def _prepared(
     _publish(settings, deployment, bound)
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
-    _check_slot(found, deployment)
+    check_slot(found, deployment, state)
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     lineage = Lineage(state)
     grown = {} if found is None else growing(settings, deployment, lineage, bound)
@@ -114,12 +114,21 @@ def _prepared(
     builder = open_builder(deployment, own_connections(deployment))
     retained = functools.partial(_retained, settings, deployment.source.slot)
     parts = open_present(deployment, origins, builder, lineage, retained, _keeping(claim, pause))
-    fit = Prepared(
-        deployment, settings, bound, state, claim, builder, parts, origins, lineage, found is None, stopped
-    ).proven()
-    fit.note_written()
-    look_at_shapes(fit, starting=True)
-    return fit
+    return _proven(
+        Prepared(deployment, settings, bound, state, claim, builder, parts, origins, lineage, found is None, stopped)
+    )
+
+
+def _proven(fit: Prepared) -> Prepared:
+    """The same, once what its sinks hold is known to be what they should; closed where it is not."""
+    with ExitStack() as held:
+        held.callback(fit.close)
+        check_versions(fit)
+        fit = fit.proven()
+        fit.note_written()
+        look_at_shapes(fit, starting=True)
+        held.pop_all()
+        return fit
 
 
 def _keeping(claim: Claim, pause: Pause | None) -> Pause | None:
@@ -134,17 +143,6 @@ def _keeping(claim: Claim, pause: Pause | None) -> Pause | None:
     return kept if pause else None
 
 
-def _check_slot(found: slot.SlotInfo | None, deployment: Deployment) -> None:
-    """Stop, before anything is forgotten, where a slot is gone that was read from."""
-    checkpoint = Path(deployment.locate(deployment.state), _CHECKPOINT)
-    if found is None and any(checkpoint.glob("offsets/[0-9]*")):
-        raise SlotMissingError(
-            f"slot {deployment.source.slot} is gone, but {checkpoint} says that changes were read from it",
-            hint="Changes made since then cannot be had any more. See whether the database is the right one. If it is,"
-            " penstock reconcile --repair makes a slot and mends every index.",
-        )
-
-
 def _publish(settings: ConnectionSettings, deployment: Deployment, bound: SourceSpec) -> None:
     """Before any seed: a table published later would have changes that are neither in the seed nor in the stream."""
     source = deployment.source
@@ -156,32 +154,6 @@ def _publish(settings: ConnectionSettings, deployment: Deployment, bound: Source
             publication.provision(connection, source.publication, bound.all_tables, manage=True, lists=lists)
     capture = build_capture(settings, ReplicationConfig(source.slot, source.publication))
     capture.with_publication_management(set(bound.all_tables), source.manage_publication).require_coverage()
-
-
-def _become_the_one(state: State, claim: Claim, deployment: Deployment) -> None:
-    """Wait until no other process runs with this state, or with this slot from another folder.
-
-    When it ends, however it ends, this one takes over.
-    """
-    if not state.acquire():
-        where = deployment.locate(deployment.state)
-        log.warning("another penstock runs with the state in %s; waiting to take over", where)
-        while not state.acquire():
-            time.sleep(_STATE_POLL_S)
-    said, began = "", time.monotonic()
-    while holder := _holder(claim):
-        # For a moment it may be what is left of the run before.
-        if holder != said and time.monotonic() - began > _STATE_POLL_S:
-            said = holder
-            log.warning("slot %s is in use (%s); waiting to take over", deployment.source.slot, holder)
-        time.sleep(_STATE_POLL_S)
-
-
-def _holder(claim: Claim) -> str:
-    try:
-        return claim.take()
-    except RetryableError as error:
-        return error.message
 
 
 def _checked(
@@ -279,6 +251,7 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         confirmed=lambda: _confirmed(prepared),
         misfits=functools.partial(_misfits, prepared),
         claim=prepared.claim.renew,
+        abandon=prepared.abandon,
         without=lambda misfits: _plan(prepared.without(misfits), socket, most_rows),
         reopened=lambda: _plan(prepared.reopened(), socket, most_rows),
         roll=_roll(prepared, lambda changed: _plan(changed, socket, most_rows)),

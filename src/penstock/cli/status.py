@@ -30,9 +30,11 @@ def status(config: str | None, json: bool) -> None:
         return
     rows = [[name, *_cells(one)] for name, one in told["indexes"].items()]
     print_table(["index", "phase", "seeded", "chunks", "time to go", "written", "deleted"], rows)
+    outdone = f", {told['outdone']} writes met something newer" if told.get("outdone") else ""
     click.echo(
         f"{told['changes']} changes in {told['batches']} batches, at {told['position']}, running for"
-        f" {told['running_s']:.0f} s, {told['restarts']} restarts, {told['quarantined']} in quarantine."
+        f" {told['running_s']:.0f} s, {told['restarts']} restarts, {told['quarantined']} in quarantine"
+        f"{outdone}."
     )
     for name, one in told["indexes"].items():
         if one["reason"]:

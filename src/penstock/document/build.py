@@ -83,6 +83,10 @@ class PgDocumentBuilder:
         """Give the connections back; those of open iterators follow when these end."""
         self._sessions.close()
 
+    def abandon(self) -> None:
+        """Close, and let whatever is under way, waits included, end with a RetryableError."""
+        self._sessions.abandon()
+
     def rest(self) -> None:
         """Give connections back that are not in use; the next call opens them again."""
         self._sessions.rest()

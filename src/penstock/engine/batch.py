@@ -33,7 +33,8 @@ _R = TypeVar("_R")
 NAMED = 8
 # How many chunks are built or written at a time: the database builds one while a sink takes another.
 IN_FLIGHT = 2
-# Content that is older than this when its turn comes is not sent: sinks remember deletes, but not for ever.
+# Content that is older than this when its turn comes is not sent, but built again: sinks remember deletes, but not for
+# ever (`opensearch_generation.DELETES_KEPT`). A quarter of an hour, because one statement may well build for minutes.
 STALE_S = 900.0
 
 
@@ -50,6 +51,8 @@ class Tally:
     """Keys that turned out to have no document, of indexes that are being seeded."""
     healed: list[tuple[str, str, str]] = field(default_factory=list)
     """Sink, index and id of what is taken now and was, or may have been, in quarantine."""
+    older: int = 0
+    """Writes that met something newer in a sink, and lost."""
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     """Seconds by stage, of all threads together."""
     touched: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
@@ -58,6 +61,7 @@ class Tally:
     def add(self, other: Tally) -> None:
         """Take in another part's."""
         self.changes += other.changes
+        self.older += other.older
         for own, more in ((self.written, other.written), (self.deleted, other.deleted)):
             for index, count in more.items():
                 own[index] = own.get(index, 0) + count
@@ -85,6 +89,7 @@ class Tally:
             rejected=[*self.rejected, *other.rejected],
             gone=[*self.gone, *other.gone],
             healed=[*self.healed, *other.healed],
+            older=self.older + other.older,
         )
 
     def count(self, documents: Documents) -> None:
@@ -157,6 +162,7 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
         tally.add(part)
     with timing("flush", tally):
         flush(parts.every_sink)
+    tally.older += sum(sink.outdone() for sink in parts.every_sink)
     return tally
 
 
@@ -186,6 +192,7 @@ def seeded(parts: Parts, index: str, ranges: Iterable[tuple[Key | None, Key | No
     for part in in_flight(fill, ranges):
         tally.add(part)
     flush(parts.sinks[index])
+    tally.older += sum(sink.outdone() for sink in parts.sinks[index])
     return tally
 
 

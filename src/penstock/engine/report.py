@@ -83,6 +83,8 @@ class Report:
     direct: int = 0
     end: Lsn = Lsn.ZERO
     restarts: int = 0
+    outdone: int = 0
+    """Writes that met something newer in a sink, and lost: what came twice, or late."""
     marked: Mapping[str, str] = field(default_factory=dict)
     """The indexes that have to be reconciled, and why."""
     trouble: str = ""
@@ -106,9 +108,10 @@ class Report:
             one.phase, one.chunks, one.chunks_done, one.seeded = Phase.SEEDING, seed.total, seed.done, seed.documents
             one.seed_began, one.done_before = time.monotonic(), seed.done
 
-    def seeded(self, index: str, chunks: int, documents: int) -> None:
+    def seeded(self, index: str, chunks: int, documents: int, outdone: int = 0) -> None:
         """Some chunks of a seed are durable."""
         with self._lock:
+            self.outdone += outdone
             self.indexes[index].chunks_done += chunks
             self.indexes[index].seeded += documents
 
@@ -158,6 +161,7 @@ class Report:
             self.batches += 1
             self.direct += direct
             self.changes += tally.changes
+            self.outdone += tally.older
             self.end = max(self.end, end)
             for index, one in self.indexes.items():
                 one.written += tally.written.get(index, 0)
@@ -227,6 +231,7 @@ class Report:
                 "direct_batches": self.direct,
                 "position": str(self.end),
                 "restarts": self.restarts,
+                "outdone": self.outdone,
                 "marked": dict(self.marked),
                 "trouble": self.trouble,
                 "away": dict(self.away),

@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS lineage (
     name TEXT, role TEXT, epoch TEXT NOT NULL, identity TEXT NOT NULL, schema TEXT NOT NULL, hashes TEXT NOT NULL,
     PRIMARY KEY (name, role));
 CREATE TABLE IF NOT EXISTS detached (sink TEXT PRIMARY KEY, mark TEXT NOT NULL, away INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS streamed (checkpoint TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS written (name TEXT, sink TEXT, source TEXT, generation TEXT, PRIMARY KEY (name, sink));
 """
 MOST_ASIDE = 10_000
@@ -188,13 +189,12 @@ class State:
         with self._lock:
             return self._file.execute(sql, values).fetchall()
 
-    def begin_seed(self, seed: Seed, cuts: Sequence[Key]) -> Seed:
+    def begin_seed(self, seed: Seed, cuts: Sequence[Key] = ()) -> Seed:
         """A new seed of an index in place of any other; `cuts` are the last keys of its chunks but the last.
 
         It sweeps where one before it was to, and did not come to its end. The seed as it is known from now on.
         """
-        edges = [None, *map(json.dumps, cuts), None]
-        chunks = [(seed.index, n, first, last) for n, (first, last) in enumerate(itertools.pairwise(edges))]
+        chunks = _chunks(seed, cuts)
         # The number of the row is the token.
         token = secrets.randbits(62)
         row = (token, seed.index, seed.identity, json.dumps(seed.sinks), str(seed.version))
@@ -212,6 +212,18 @@ class State:
     def seeds_begun(self, index: str) -> int:
         """How many seeds of an index were begun by this object, also those that came to their end."""
         return self._seeds[index]
+
+    def cut_seed(self, seed: Seed, cuts: Sequence[Key]) -> Seed:
+        """Divide a seed of which nothing is done; as it is now. Nothing is done where another took its place."""
+        chunks = _chunks(seed, cuts)
+        self.write(
+            (f"DELETE FROM chunk WHERE name = ?1 AND {_MINE}", [(seed.index, seed.token)]),
+            (
+                f"INSERT INTO chunk (name, number, first, last) SELECT ?1, ?3, ?4, ?5 WHERE {_MINE}",
+                [(seed.index, seed.token, *chunk[1:]) for chunk in chunks],
+            ),
+        )
+        return replace(seed, total=len(chunks))
 
     def seed(self, index: str) -> Seed | None:
         """The seed of an index that is not complete."""
@@ -252,9 +264,12 @@ class State:
         """Keys of documents that live deleted while their index is seeded."""
         self.write(("INSERT OR IGNORE INTO gone VALUES (?, ?)", [(index, json.dumps(key)) for key in keys]))
 
-    def gone(self, index: str) -> list[Key]:
-        """What `note_gone` was told since the seed began."""
-        return [tuple(json.loads(key)) for (key,) in self.read("SELECT key FROM gone WHERE name = ?", index)]
+    def gone(self, index: str, at_once: int = 1000) -> Iterator[list[Key]]:
+        """What `note_gone` was told since the seed began, so many at once: there may be millions."""
+        sql, last = "SELECT key FROM gone WHERE name = ? AND key > ? ORDER BY key LIMIT ?", ""
+        while rows := self.read(sql, index, last, at_once):
+            last = rows[-1][0]
+            yield [tuple(json.loads(key)) for (key,) in rows]
 
     def quarantine(self, rejected: Iterable[tuple[str, Rejection]]) -> None:
         """Remember what sinks (by name) rejected."""
@@ -308,6 +323,20 @@ class State:
         rows = [(one.index, one.sink, one.id, str(one.version)) for one in entries]
         self.write(("DELETE FROM quarantine WHERE name = ? AND sink = ? AND id = ? AND version = ?", rows))
 
+    def note_streamed(self, checkpoint: str) -> None:
+        """Positions of the stream are noted down in this checkpoint, by its own id."""
+        if self.streamed() != checkpoint:
+            self.write(("DELETE FROM streamed", [()]), ("INSERT INTO streamed VALUES (?)", [(checkpoint,)]))
+
+    def streamed(self) -> str | None:
+        """What `note_streamed` was told last."""
+        found = self.read("SELECT checkpoint FROM streamed")
+        return str(found[0][0]) if found else None
+
+    def forget_streamed(self) -> None:
+        """The stream begins anew."""
+        self.write(("DELETE FROM streamed", [()]))
+
     def stop_index(self, index: str, reason: str) -> None:
         """Live keeps an index no longer; when it does again, a new epoch begins."""
         self.write(
@@ -321,6 +350,11 @@ class State:
     def stopped(self) -> dict[str, str]:
         """The indexes that were stopped and are not kept since, with the reason."""
         return dict(self.read("SELECT name, reason FROM stopped"))
+
+
+def _chunks(seed: Seed, cuts: Sequence[Key]) -> list[tuple[str, int, str | None, str | None]]:
+    edges = [None, *map(json.dumps, cuts), None]
+    return [(seed.index, number, first, last) for number, (first, last) in enumerate(itertools.pairwise(edges))]
 
 
 def _key(text: str | None) -> Key | None:

@@ -56,6 +56,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("penstock_slot_lag_bytes", "gauge", "WAL that the slot has not confirmed"),
     Metric("penstock_slot_safe_bytes", "gauge", "WAL that may still be written before the slot is lost; if limited"),
     Metric("penstock_quarantine_documents", "gauge", "documents in quarantine, once for each sink"),
+    Metric(
+        "penstock_writes_outdone_total",
+        "counter",
+        "writes that met something newer in a sink: twice sent, or late",
+    ),
     Metric("penstock_sinks_away", "gauge", "sinks that were left behind, and are seeded anew when they answer again"),
     Metric("penstock_restarts_total", "counter", "how often the stream failed and was started again"),
     Metric("penstock_trouble", "gauge", "1 from such a failure until a batch succeeds, else 0"),
@@ -90,6 +95,7 @@ def _of_run(told: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     yield "batches_total", [({"path": "direct"}, direct), ({"path": "spread"}, told["batches"] - direct)]
     yield "stage_seconds_total", [({"stage": stage}, spent) for stage, spent in told["stages_s"].items()]
     yield "quarantine_documents", _one(told.get("quarantined"))
+    yield "writes_outdone_total", _one(told["outdone"])
     yield "sinks_away", _one(len(told.get("away", ())))
     yield "restarts_total", _one(told["restarts"])
     yield "trouble", _one(bool(told["trouble"]))

@@ -8,7 +8,10 @@ statement is used again. Deliberately not: retrying, and turning text into value
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +19,10 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import pq
 
-from penstock.errors import RetryableError
+from penstock.errors import RetryableError, UnavailableError
 from penstock.postgres.connection import ConnectionSettings, open_pgconn
 from penstock.postgres.sqlstate import translate, translating
 
@@ -68,6 +72,11 @@ class Session:
     def close(self) -> None:
         """Give the connection back."""
         self._pgconn.finish()
+
+    def hang_up(self) -> None:
+        """Have whoever waits for an answer meet a lost connection. From any thread."""
+        with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._pgconn.socket)) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
     def rows(
         self, sql: str, values: Sequence[str | None] = (), *, plan: Plan = Plan.EACH_TIME
@@ -148,6 +157,7 @@ class Sessions:
         self._wait_s = wait_s
         self._changed = threading.Condition()
         self._idle: list[Session] = []
+        self._lent: set[Session] = set()
         self._open = 0
         self._closed = False
 
@@ -155,16 +165,28 @@ class Sessions:
     def borrow(self) -> Iterator[Session]:
         """A session for this thread, given back at the end of the block; one that is not fit for use is closed."""
         session = self._take()
+        with self._changed:
+            self._lent.add(session)
+            if self._closed:
+                session.hang_up()
         try:
             yield session
         finally:
             self._give_back(session)
 
     def close(self) -> None:
-        """Close those that are idle; the others follow when they are given back."""
+        """Close those that are idle; the others follow when they are given back. No more are lent."""
         with self._changed:
             self._closed = True
+            self._changed.notify_all()
         self.rest()
+
+    def abandon(self) -> None:
+        """Close them all, also those in the middle of a statement: whoever uses one gets a RetryableError."""
+        self.close()
+        with self._changed:
+            for session in self._lent:
+                session.hang_up()
 
     def rest(self) -> None:
         """Close those that are idle."""
@@ -179,6 +201,8 @@ class Sessions:
         deadline = time.monotonic() + self._wait_s
         with self._changed:
             while True:
+                if self._closed:
+                    raise UnavailableError("the connections to the database are closed")
                 while self._idle:
                     session = self._idle.pop()
                     if session.usable:
@@ -200,6 +224,7 @@ class Sessions:
 
     def _give_back(self, session: Session) -> None:
         with self._changed:
+            self._lent.discard(session)
             if not self._closed and session.usable:
                 self._idle.append(session)
             else:

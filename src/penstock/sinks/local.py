@@ -167,6 +167,10 @@ class LocalSink:
                 self._commit()
         return [Rejection(index, id, writes.version, _NO_JSON) for id in rejected]
 
+    def outdone(self) -> int:
+        """Not counted."""
+        return 0
+
     def flush(self) -> None:
         """Commit, which syncs the write-ahead log."""
         with self._lock:

@@ -35,8 +35,7 @@ class OpenSearchSink:
 
     def __init__(self, settings: OpenSearchSettings) -> None:
         self.name = settings.name
-        self.older = 0
-        """How many writes met something newer and lost, since this object was made."""
+        self._older = 0
         self._settings = settings
         self._http = Http(settings)
         self._indexes = Indexes(self._http, settings.name)
@@ -111,10 +110,16 @@ class OpenSearchSink:
             writer.send(self._way(index, one))
         finally:
             with self._lock:
-                self.older += writer.older
+                self._older += writer.older
                 if not one.is_durable:
                     self._unsynced.add(index)
         return writer.rejections
+
+    def outdone(self) -> int:
+        """How many writes the server answered with a conflict, since this was last asked."""
+        with self._lock:
+            found, self._older = self._older, 0
+            return found
 
     def flush(self) -> None:
         """Nothing to do where every request was synced; else have the server do it now."""

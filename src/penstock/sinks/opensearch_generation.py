@@ -25,8 +25,9 @@ from penstock.model import Lsn
 
 FORMAT = 1
 # How long the server remembers the version of a deleted document (its own default is 60 s). An older write that
-# comes later than that would bring the document back: a task that hung, a request that waited in a queue. Content is
-# built again after 30 s, so an hour is far more than a write can be late; each delete costs some memory meanwhile.
+# comes later than that would bring the document back: a task that hung, a request that waited in a queue. Content that
+# is a quarter of an hour old is built again instead of sent, and a call gives up its tries after as long again
+# (`opensearch_write`), so an hour is twice what a write can be late; each delete costs some memory meanwhile.
 DELETES_KEPT = "1h"
 WHAT = "filter_path=*.aliases,*.mappings._meta,*.settings.index"
 

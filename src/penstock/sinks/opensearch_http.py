@@ -10,6 +10,7 @@ it costs more than it gains) and several hosts.
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import random
@@ -33,6 +34,8 @@ from penstock.errors import (
 # The first wait, and the longest. Each is drawn between half and one and a half of its place in the doubling row, so
 # that several writers that were turned away together do not come back together.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 20.0
+# A server that is there takes a connection at once; an answer may take as long as the settings say.
+_CONNECT_S = 10.0
 _PASSING = frozenset({429, 502, 503, 504})
 _LOST = (OSError, http.client.HTTPException)
 
@@ -126,6 +129,7 @@ class Http:
         self._headers = _authorization(settings, unquote(url.username or ""), unquote(url.password or ""))
         self._settings = settings
         self._idle: list[http.client.HTTPConnection] = []
+        self._busy: set[http.client.HTTPConnection] = set()
         self._lock = threading.Lock()
         self._closing = threading.Event()
 
@@ -172,10 +176,12 @@ class Http:
         return self._allowed(answer)
 
     def close(self) -> None:
-        """Close what is idle, and end every wait. Any number of times."""
+        """Close what is idle, and end every wait, also for an answer. Any number of times."""
         self._closing.set()
         with self._lock:
             idle, self._idle = self._idle, []
+            for connection in self._busy:
+                _hang_up(connection)
         for connection in idle:
             connection.close()
 
@@ -219,7 +225,7 @@ class Http:
         return self._connect(), True
 
     def _connect(self) -> http.client.HTTPConnection:
-        timeout_s = self._settings.timeout_s
+        timeout_s = min(self._settings.timeout_s, _CONNECT_S)
         connection = (
             http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
             if self._tls
@@ -234,10 +240,22 @@ class Http:
                 f"sink {self._settings.name}: no TLS with {self.place} ({error.reason or type(error).__name__})",
                 hint="Check the url's scheme and host, and ca_cert: the certificate of the server's authority.",
             ) from error
+        connection.sock.settimeout(self._settings.timeout_s)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return connection
 
     def _send(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes) -> Answer:
+        with self._lock:
+            self._busy.add(connection)
+            if self._closing.is_set():
+                _hang_up(connection)
+        try:
+            return self._exchanged(connection, method, path, body)
+        finally:
+            with self._lock:
+                self._busy.discard(connection)
+
+    def _exchanged(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes) -> Answer:
         headers = {**self._headers, "Content-Type": "application/json"} if body else self._headers
         try:
             connection.request(method, self._path + path, body or None, headers)
@@ -252,6 +270,13 @@ class Http:
             with self._lock:
                 self._idle.append(connection)
         return answer
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    """Have whoever waits for an answer meet a lost connection."""
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # under TLS, too: without a word
 
 
 def blocked(sink: str, what: str) -> OperatorError:

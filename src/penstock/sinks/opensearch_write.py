@@ -1,13 +1,14 @@
 """Sending writes to one generation: cut into requests, repeated where that helps, sorted out where it does not.
 
 Guarantees: requests of one call go one after the other, so its order is kept; of an id that comes twice, the last
-counts; only the items that were turned away are sent again; a request that is too large is halved, down to a single
-document, which is then rejected. Any thread may write. Deliberately not: sending a call's requests side by side; who
-wants two in flight calls from two threads.
+counts; only the items that were turned away are sent again, and not for ever; a request that is too large is halved,
+down to a single document, which is then rejected. Any thread may write. Deliberately not: sending a call's requests
+side by side; who wants two in flight calls from two threads.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +30,9 @@ from penstock.sinks.opensearch_bulk import (
     went_astray,
 )
 from penstock.sinks.opensearch_http import Answer, Http, OpenSearchSettings, Patience, blocked
+
+# Past this, what is left of a call is not sent again: its documents are built anew (`DELETES_KEPT` says why).
+_LATEST_S = 900.0
 
 
 class Way(NamedTuple):
@@ -63,6 +67,7 @@ class Writer:
         self._http, self._settings, self._find_way = http, settings, find_way
         self._index, self._version = writes.documents.index, writes.version
         self._parcel = self._pack(writes.documents)
+        self._until = time.monotonic() + _LATEST_S
         self.rejections: list[Rejection] = []
         self.older = 0
 
@@ -95,6 +100,8 @@ class Writer:
             if self._version < way.floor:
                 self.older += len(parcel.ids)
                 break
+            if time.monotonic() > self._until:
+                raise self._http.down(f"writes to {self._index} were not taken within {_LATEST_S:.0f} s")
             answer = self._http.attempt("POST", self._path(way), b"".join(parcel.lines), patience)
             if answer is None:
                 continue

@@ -162,6 +162,10 @@ class ParquetSink:
                 log.append()
         return rejected
 
+    def outdone(self) -> int:
+        """Not counted."""
+        return 0
+
     def flush(self) -> None:
         """Write what waits: a file for each index that was written to."""
         with self._lock:

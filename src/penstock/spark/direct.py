@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,11 +38,15 @@ Commits = tuple[tuple[float, int], ...]
 
 
 class Fetched(NamedTuple):
-    """A batch's changes by their keys (None: there are none), its end, and when its transactions were committed."""
+    """A batch's changes by their keys (None: there are none), its end, and when its transactions were committed.
+
+    `upto` is the end as Spark knows it, by which a batch is told from others.
+    """
 
     end: Lsn
     changes: pa.RecordBatch | None
     commits: Commits = ()
+    upto: Mapping[str, Any] = {}
 
 
 class Desk:
@@ -59,8 +63,17 @@ class Desk:
         self._listener.listen(4)
         threading.Thread(target=self._serve, name="penstock-desk", daemon=True).start()
 
-    def offer(self, end: Lsn, batches: Sequence[pa.RecordBatch] | None, times: Collection[int] = ()) -> None:
-        """This is the range now; None is one that is too large. `times` are its commits, by the server's clock."""
+    def offer(
+        self,
+        end: Lsn,
+        batches: Sequence[pa.RecordBatch] | None,
+        times: Collection[int] = (),
+        upto: Mapping[str, Any] | None = None,
+    ) -> None:
+        """This is the range now; None is one that is too large.
+
+        `times` are its commits, by the server's clock; `upto` is its end as Spark knows it.
+        """
         body = b""
         if batches:
             sink = pa.BufferOutputStream()
@@ -69,6 +82,7 @@ class Desk:
                     stream.write_batch(batch)
             body = sink.getvalue().to_pybytes()
         head = {"end": str(end), "whole": batches is not None, "bytes": len(body), "commits": moments(times)}
+        head["upto"] = dict(upto or {})
         with self._lock:
             self._answer = json.dumps(head).encode() + b"\n" + body
 
@@ -110,7 +124,7 @@ def fetch(path: str) -> Fetched | None:
         return None
     said, body = answer
     batches = pa.ipc.open_stream(body).read_all().combine_chunks().to_batches() if body else []
-    return Fetched(Lsn.parse(said["end"]), batches[0] if batches else None, _commits(said))
+    return Fetched(Lsn.parse(said["end"]), batches[0] if batches else None, _commits(said), said["upto"])
 
 
 def commits(path: str) -> Commits:

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import DiskError, PenstockError, RetryableError
 
 # What Python says of an error in the JVM before it says which.
 _CALLING = re.compile(r"^An error occurred while calling \S+\n: ")
+_DISK = re.compile(r"No space left on device|Read-only file system|Disk quota exceeded")
 _OURS = re.compile(r"penstock\.(?:errors|engine\.policy)\.(\w+): ([^\n]*)")
 
 
@@ -26,6 +27,8 @@ def told(error: BaseException | None) -> PenstockError:
     if error is None:
         return RetryableError("the stream ended by itself")
     found = _OURS.search(str(error))
+    if not found and (disk := _DISK.search(str(error))):
+        return DiskError(f"Spark could not write: {disk[0].lower()}", hint="Look after the disk of the state folder.")
     if not found:
         said = _CALLING.sub("", str(error).strip()).partition("\n")[0][:300]
         return RetryableError(f"Spark ended its work: {said or type(error).__name__}")

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from pyspark import SparkContext
 
 from penstock import failpoints
 from penstock.contracts import Extent, Key
-from penstock.engine import batch, quarantine
+from penstock.engine import batch, checkpoint, quarantine
 from penstock.engine.batch import Parts, Tally
 from penstock.engine.marks import Marks
 from penstock.engine.policy import Backoff, judge
@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 # How often the catalog is asked whether the database still fits the schemas.
 _LOOK_EVERY_S = 5.0
+# How long what is under way may take to its end once stopping was asked for: then it is given up, and comes again.
+_DRAIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class Plan:
     `parts` are this process's, with every sink; `opener` gives tasks theirs, with the sinks of these names. `seeds` are
     the sinks (by name) that each index has still to be seeded into. `misfits` asks the database which indexes it no
     longer fits, and why: by its catalog, or, where something failed, by everything that `check` knows. `claim` raises
-    where another process has taken the slot over. `without` is the plan for the others; `reopened` the same plan with
-    the sinks' indexes opened again. Of `connections`, each task has one.
+    where another process has taken the slot over; `abandon` ends what is under way, for good. `without` is the plan for
+    the others; `reopened` the same plan with the sinks' indexes opened again. Of `connections`, each task has one.
     """
 
     options: Mapping[str, str]
@@ -75,6 +77,7 @@ class Plan:
     confirmed: Callable[[], Lsn]
     misfits: Callable[[bool], Mapping[str, str]]
     claim: Callable[[], None]
+    abandon: Callable[[], None]
     without: Callable[[Mapping[str, str]], Plan]
     reopened: Callable[[], Plan]
     roll: Roll
@@ -109,6 +112,7 @@ class Pipeline:
     _opening: threading.RLock = field(default_factory=threading.RLock)
     _backoff: Backoff = field(default_factory=Backoff)
     _given_up: set[str] = field(default_factory=set)
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._seeder = Seeder(self)
@@ -117,7 +121,7 @@ class Pipeline:
         self.succession = Succession(self)
 
     def stop(self) -> None:
-        """End after the batch under way. Any thread, any number of times."""
+        """End after the batch under way, but within seconds. Any thread, any number of times."""
         self.stopping.set()
         self.wake()
 
@@ -140,6 +144,7 @@ class Pipeline:
 
     def _run(self) -> None:
         seeder = threading.Thread(target=self._seed, name="penstock-seed", daemon=True)
+        threading.Thread(target=self._hurry, name="penstock-hurry", daemon=True).start()
         self._absence.await_returns()
         try:
             while not self.stopping.is_set():
@@ -152,7 +157,8 @@ class Pipeline:
         finally:
             self.stop()
             if seeder.ident is not None:
-                seeder.join(timeout=60)
+                seeder.join(timeout=2 * _DRAIN_S)
+            self._ended.set()
         if self._seed_error is not None:
             raise self._seed_error
 
@@ -161,7 +167,7 @@ class Pipeline:
 
         Before that, somebody else may read from the slot unnoticed: what is built then would miss what they took.
         """
-        if any(Path(self.plan.checkpoint).glob("offsets/[0-9]*")):
+        if checkpoint.planned(Path(self.plan.checkpoint)):
             self._begun.set()
         try:
             self._seeder.run(self._begun)
@@ -204,6 +210,15 @@ class Pipeline:
             pass  # the batch under way is done; the next one is not begun
         query.stop()
         self._failure = None
+
+    def _hurry(self) -> None:
+        """When stopping was asked for, end what a sink or the database holds up; the next run does it again."""
+        self.stopping.wait()
+        if not self._ended.wait(_DRAIN_S):
+            log.warning("what is under way does not end: it is given up, and done again by the next run")
+            self.plan.abandon()
+            with suppress(Exception):  # Spark may have ended, too
+                self.spark.sparkContext.cancelAllJobs()
 
     def _keep_claim(self) -> None:
         try:
@@ -294,8 +309,9 @@ class Pipeline:
             if self.stopping.is_set() or self._pausing.is_set():
                 raise UnavailableError("penstock is stopping")  # not begun: the batch comes again
             try:
+                self.state.note_streamed(checkpoint.identity(Path(self.plan.checkpoint)))
                 with failures.telling(), self.report.applying():
-                    self._apply(frame)
+                    self._apply(frame, number)
             except BaseException as error:
                 self._failure = error
                 self._watches.note(self._watches.watched())  # there is no telling what was written
@@ -304,9 +320,18 @@ class Pipeline:
             self._begun.set()
             failpoints.passing("checkpoint")
 
-    def _apply(self, frame: DataFrame) -> None:
+    def _fetched(self, number: int) -> direct.Fetched | None:
+        """The batch by the direct path; None where the frame has to be taken: also where it is another range."""
+        found = direct.fetch(self.plan.socket) if self.plan.socket else None
+        planned = checkpoint.end(Path(self.plan.checkpoint), number) if found else None
+        if found and planned is not None and found.upto != planned:
+            log.debug("batch %d ends at %s, and the reader offered what ends at %s", number, planned, found.upto)
+            return None
+        return found
+
+    def _apply(self, frame: DataFrame, number: int) -> None:
         began = time.monotonic()
-        fetched = direct.fetch(self.plan.socket) if self.plan.socket else None
+        fetched = self._fetched(number)
         seeding = frozenset(index for index in self.plan.parts.indexes if self.state.seed(index))
         aside, looked_for = self.state.aside(), self._watches.watched()
         watched: dict[str, Any] = {"seeding": seeding, "aside": aside | looked_for if looked_for else aside}

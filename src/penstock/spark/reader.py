@@ -157,10 +157,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return live.chunks(done, upto)
         pieces = live.pieces(first, last, self._end_if_orphaned)
         if self._options.direct_socket:
-            pieces = self._offered(live, last, pieces)
+            pieces = self._offered(live, (last, end), pieces)
         return [self._partition(live, pack(piece)) for piece in pieces]
 
-    def _offered(self, live: Live, end: Cut, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    def _offered(self, live: Live, end: tuple[Cut, dict[str, Any]], pieces: Iterator[Piece]) -> Iterator[Piece]:
         """The pieces, and at their end the whole range on the desk, where it is small."""
         if self._desk is None:
             self._desk = Desk(self._options.direct_socket)
@@ -174,7 +174,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if batches is not None:
                 batches.append(keys(live.plan, piece))
             yield piece
-        self._desk.offer(end.lsn, batches, times.values())
+        self._desk.offer(end[0].lsn, batches, times.values(), end[1])
 
     def _partition(self, live: Live, data: bytes) -> ChangePartition:
         content = pickle.dumps((live.plan, data))

@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 # Chunks that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
 _WAVE = 32
-_KEYS_AT_ONCE = 1000
 _LOOK_S = 0.2
 
 
@@ -110,9 +109,9 @@ class Seeder:
         return " ".join([self._plan.identities[index], *generations])
 
     def begin(self, index: str, names: Sequence[str], version: Lsn, *, sweeps: bool = False) -> None:
-        """A new seed of the index, in place of any other."""
+        """A new seed of the index, in place of any other. Quick: it is cut when its turn comes, live does not wait."""
         seed = Seed(index, self._identity(index, names), tuple(sorted(names)), version, sweeps=sweeps)
-        self.pipeline.state.begin_seed(seed, self._plan.cuts(index))
+        self.pipeline.state.begin_seed(seed)
         self.wanted.set()
 
     def _ensure(self, index: str) -> None:
@@ -141,6 +140,8 @@ class Seeder:
         if seed.identity != self._identity(index, seed.sinks):
             self.begin(index, seed.sinks, max(self._plan.confirmed(), seed.version))  # a generation is gone
             return True
+        if seed.total == 1 and not seed.done:
+            seed = self.pipeline.state.cut_seed(seed, self._plan.cuts(index))
         self.pipeline.report.seeding(seed)
         sinks = [sink for sink in self._plan.parts.sinks[index] if sink.name in seed.sinks]
         for sink in sinks:
@@ -166,7 +167,7 @@ class Seeder:
                 return
             documents = tally.written.get(seed.index, 0)
             self.pipeline.state.finish_chunks(seed, wave, documents)
-            self.pipeline.report.seeded(seed.index, len(wave), documents)
+            self.pipeline.report.seeded(seed.index, len(wave), documents, tally.older)
 
     def _is_under_way(self, seed: Seed) -> bool:
         """Whether no other seed took its place, and what it fills is still what it began to fill."""
@@ -194,9 +195,8 @@ class Seeder:
     def _complete(self, seed: Seed, sinks: Sequence[Sink]) -> None:
         """What live deleted meanwhile is looked at once more; then the seed counts."""
         state = self.pipeline.state
-        gone = state.gone(seed.index)
         parts = replace(self._plan.parts, sinks={seed.index: sinks})
-        chunks = [(seed.index, gone[at : at + _KEYS_AT_ONCE]) for at in range(0, len(gone), _KEYS_AT_ONCE)]
+        chunks = ((seed.index, keys) for keys in state.gone(seed.index))
         version = Lsn(max(seed.version, self.pipeline.report.end))
         self.pipeline.judge(batch.delivered(parts, chunks, version))
 
