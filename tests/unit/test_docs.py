@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from penstock import ReplicationConfig, TlsConfig, errors
 from penstock.cli.main import cli
+from penstock.config.file import read_deployment
 from penstock.document.reading import read_schema
 from penstock.ops.http_public import PATHS
 from penstock.spark import settings
@@ -154,8 +157,33 @@ def test_every_schema_file_that_is_shown_is_read() -> None:
         read_schema(text, "shown")
 
 
-def test_every_deployment_file_that_is_shown_is_toml() -> None:
-    assert all(tomllib.loads(text) for _, text in blocks("toml"))
+SOURCE = '[source]\ntype = "postgres"\nconnection_url = { env = "DATABASE_URL" }'
+INDENTED = re.compile(r"^    \[(?:source|server|sinks\.\w+)\]\n(?:    .*\n|\n(?=    ))*", re.MULTILINE)
+
+
+def parts_of_deployments() -> Iterator[tuple[Path, str]]:
+    """TOML of every page: in a block of its language, or indented, beginning with a table of a deployment."""
+    yield from blocks("toml")
+    for page in PAGES:
+        yield from ((page, textwrap.dedent(found)) for found in INDENTED.findall(page.read_text()))
+
+
+def test_every_deployment_file_that_is_shown_is_read(tmp_path: Path) -> None:
+    """By Penstock's own reader: what a part lacks is put beside it, and every key of it has to be one."""
+    shown = list(parts_of_deployments())
+    assert len(shown) >= 12
+    (tmp_path / "x.schema.yml").write_text("version: 1\ntable: x\nfields: [{keyword: name}]\n")
+    for page, text in shown:
+        there = tomllib.loads(text)
+        parts = [text] if "source" in there else [text, SOURCE]
+        if "connection_url" not in there.get("source", {"connection_url": ""}):
+            parts = [text.replace("[source]", SOURCE)]
+        if "index" not in there:
+            parts += ['[[index]]\nname = "x"\nschema = "x.schema.yml"']
+        for index in there.get("index", ()):
+            shutil.copy(tmp_path / "x.schema.yml", tmp_path / index["schema"])
+        (tmp_path / "penstock.toml").write_text("\n".join(parts))
+        assert read_deployment(tmp_path), page.name
 
 
 def test_every_public_path_is_in_the_reference() -> None:
