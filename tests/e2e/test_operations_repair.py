@@ -226,6 +226,7 @@ def test_a_document_is_explained_by_its_rows_and_its_sinks(operated: Operated) -
     operated.run.catch_up()
     operated.reconcile("products", "--repair")
     assert [one["count"] for one in operated.told("explain", "places", "DE|B")["rows"]] == [1, 2]
+    assert operated.told("explain", "places", "DE", "B")["id"] == "DE|B"
     assert operated.told("explain", "customers", "12345", code=1)["exists"] is False
     for key in ("seven", "007", "1|2"):
         assert "is no key of index products" in operated.penstock("explain", "products", key, code=2)

@@ -129,6 +129,13 @@ def test_what_no_statement_mends_is_counted_beside_the_script(folder: Path, db18
     (folder / "books.schema.yml").write_text(SCHEMA.replace("text: title", "text: titel"))
     done = check(folder, db18, "--sql")
     assert (done.returncode, done.stderr) == (0, "1 error no statement mends: see penstock check.\n")
+    as_json = check(folder, db18, "--sql", "--json")
+    told = json.loads(as_json.stdout)
+    assert (as_json.returncode, as_json.stderr, told["sql"]) == (0, "", done.stdout)
+    assert [one["severity"] for one in told["left"]] == ["error"]
+    alone = check(folder, db18, "--role", "keeper")
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert "Add --sql" in alone.stderr
 
 
 def test_an_index_that_is_not_there_is_named_with_those_that_are(folder: Path, db18: Database) -> None:
@@ -143,6 +150,8 @@ def test_sample_shows_one_real_document_with_every_digit(folder: Path, db18: Dat
         '{\n  "id": 7000,\n  "title": "She said \\"a, [b]\\"",\n  "price": 12.50000000000000000001,\n'
         '  "author": {\n    "name": "Ada"\n  }\n}\n'
     )
+    by_id = run_penstock("sample", "books", "7000|2", "--config", str(folder), BOOKS_URL=db18.url)
+    assert by_id.stdout == found.stdout, "as an id has it"
     raw = run_penstock("sample", "books", "--raw", "--config", str(folder), BOOKS_URL=db18.url)
     assert json.loads(raw.stdout)["id"] == 7000, "the first rows have no document, and it is found all the same"
     assert raw.stdout.count("\n") == 0

@@ -20,7 +20,7 @@ from penstock.app.running import for_tasks
 from penstock.config.deployment import DeltaSink as DeltaConfig
 from penstock.config.deployment import Deployment, Source
 from penstock.config.secrets import Secret
-from penstock.contracts import Documents, Sink, Writes
+from penstock.contracts import Documents, ReadableSink, Sink, Writes
 from penstock.errors import DiskError, OperatorError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks import delta
@@ -61,6 +61,19 @@ class TestDelta(SinkContract):
 def commits(place: str) -> list[dict[str, Any]]:
     """What the readers' table went through, the newest first."""
     return list(DeltaTable(f"{place}/{INDEX}").history())
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_many_documents_of_one_file_are_looked_at(rig: Rig, count: int) -> None:
+    """E83: all of them, some, and none; whatever the log says of the file's least and greatest id."""
+    ids = [str(number) for number in range(1, count + 1)]
+    with rig.sink() as sink:
+        put(sink, 5, dict.fromkeys(ids, 1))
+        sink.flush()
+        sink.complete(INDEX, Lsn(5))
+        assert isinstance(sink, ReadableSink)
+        for some in (ids, ids[:3], ids[-2:], ["0", *ids[:2], "zz"], ["elsewhere"], []):
+            assert sink.look(INDEX, some).keys() == set(some) & set(ids)
 
 
 class TestCommits:
