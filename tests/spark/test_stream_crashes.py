@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,9 +39,10 @@ class Followed:
         steps.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", steps.slot)
         self.writer = Writer(steps.database, rng)
         self._follower: Follower | None = None
+        self.options: dict[str, Any] = SMALL
 
     def start(self, failpoint: str = "") -> Follower:
-        self._follower = self._nursery.start(self.steps.options(**SMALL), self._file, failpoint)
+        self._follower = self._nursery.start(self.steps.options(**self.options), self._file, failpoint)
         return self._follower
 
     def write_until_death(self, follower: Follower, large: bool) -> None:
@@ -89,6 +91,36 @@ def test_a_reader_killed_at_random_loses_and_repeats_nothing(followed: Followed)
         wait_until(lambda target=target: _far_enough(followed, target), 30, "some batches")
         follower.kill()
     followed.finish()
+
+
+def test_a_reader_killed_while_it_starts_with_a_snapshot_leaves_the_right_table(followed: Followed) -> None:
+    """E21, E52, E100: before its slot is made, between any two chunks, and behind the last; rows move meanwhile."""
+    steps = followed.steps
+    steps.drop()
+    followed.options = {**SMALL, "startingPosition": "snapshot", "maxRowsPerTrigger": 300}
+    followed.writer.write_large(2000)
+    for _ in range(6):
+        follower = followed.start()
+        target = followed.log.batches() + followed.rng.randint(0, 4)
+        wait_until(lambda target=target: _moved(followed, target), 30, "some batches")
+        follower.kill()
+        steps.execute(followed.rng.choice(["VACUUM t", "VACUUM FULL t"]))
+    follower = followed.start()
+
+    def ended() -> bool:
+        followed.writer.write_last()  # until it comes as a change, not as a row of the snapshot
+        return follower.ended()
+
+    wait_until(ended, 60, "the last row")
+    assert followed.log.table() == dict(steps.execute("SELECT id, v FROM t"))
+
+
+def _moved(followed: Followed, batches: int) -> bool:
+    """No TRUNCATE: it waits for the snapshot, and new tasks for it."""
+    first = followed.rng.randint(1, 2000)
+    followed.steps.execute("DELETE FROM t WHERE id BETWEEN %s AND %s", first, first + 20)
+    followed.steps.execute("UPDATE t SET v = v || 'u' WHERE id BETWEEN %s AND %s", first + 21, first + 40)
+    return followed.log.batches() >= batches
 
 
 def _far_enough(followed: Followed, batches: int) -> bool:
