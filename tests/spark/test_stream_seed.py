@@ -160,6 +160,20 @@ def test_a_batch_of_the_snapshot_is_within_the_limits(steps: Steps) -> None:
         steps._given.clear()
 
 
+def test_partitions_of_any_size_are_cut_together(steps: Steps) -> None:
+    """E53, E101: one that is large beside others that are small or empty."""
+    steps.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    for first, end in (0, 50), (50, 100), (100, 3000), (3000, 4000):
+        steps.execute(f"CREATE TABLE t{first} PARTITION OF t FOR VALUES FROM ({first}) TO ({end})")
+    steps.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(0, 2999) n")
+    steps.begin(table="t", startingPosition="snapshot", maxRowsPerTrigger=500)
+    batches = [steps.batch()]
+    while steps.offsets[-1].get("chunk") != steps.offsets[-1].get("chunks"):
+        batches.append(steps.batch())
+    assert sorted(row["id"] for rows in batches for row in rows) == [*range(3000)]
+    assert max(map(len, batches)) <= 500 and len(batches) < 20
+
+
 def test_what_is_waited_for_and_held_is_said(
     steps: Steps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,8 +93,8 @@ class Seed:
             self._connection.close()
             raise
         log.warning(
-            "a snapshot of %s is held open until its %d chunks are read; vacuum removes nothing in the database that "
-            "was deleted since", table, self._cut.chunks,
+            "a snapshot of %s is held open until the last chunk of %d is read; vacuum removes nothing in the database "
+            "that was deleted since", table, self._cut.chunks,
         )  # fmt: skip
 
     @property
