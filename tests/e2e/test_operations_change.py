@@ -183,7 +183,7 @@ def test_a_reindex_that_is_killed_at_each_of_its_last_steps_goes_on(deploy: Depl
         *_, before = generations(deployed)
         assert penstock(deployed, "reindex", "customers", "--no-wait").returncode == 0
         assert run.ended() == -signal.SIGKILL, step
-        deployed.database.execute("UPDATE customer SET name = name || %s WHERE id % 2 = 0", step)
+        deployed.database.execute("UPDATE customer SET name = name || %s WHERE id %% 2 = 0", step)
         run = deployed.start()
         run.wait(lambda run=run: rebuild(run) == "", START_S, "readers to change over")
         run.catch_up()
