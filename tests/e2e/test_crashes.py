@@ -30,6 +30,7 @@ def test_killed_at_random(crashes: Crashes, seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)  # a start for each step, and another one
 def test_killed_at_every_step_of_a_batch(crashes: Crashes) -> None:
     """E21: read, spool, settle, resolve, build, write, flush, checkpoint, acknowledge, with two sinks.
 
