@@ -265,8 +265,8 @@ def test_a_server_that_is_down(fails: Callable[..., None]) -> None:
         )  # fmt: skip
 
 
-def test_a_server_in_recovery(start_server: Start, fails: Callable[..., None]) -> None:
-    """E35: on a real standby, for each command that needs the primary."""
+def test_a_server_in_recovery(start_server: Start, fails: Callable[..., None], tmp_path: Path) -> None:
+    """E35: on a real standby, for each command that needs the primary; a copy that needs no slot is taken there."""
     server = start_server(18)
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -282,6 +282,8 @@ def test_a_server_in_recovery(start_server: Start, fails: Callable[..., None]) -
     with psycopg.connect(server.url(), autocommit=True) as connection:
         assert connection.execute("SELECT FROM pg_replication_slots").fetchall() == []
     assert run_penstock("slots", "list", PENSTOCK_URL=server.url()).returncode == 0
+    copying = "follow", "t", "--once", "--refresh", "snapshot", "--path", str(tmp_path)
+    assert run_penstock(*copying, PENSTOCK_URL=server.url()).returncode == 0
 
 
 def test_tls_that_is_required_or_not_to_be_had(

@@ -124,6 +124,10 @@ def test_a_truncate_of_every_partition_empties_the_table_and_one_of_some_is_trou
     assert [
         one.oid for piece in changes.pieces([transaction(11, (OTHER, 1))], 9, 999) for one in city.meets(piece)
     ] == [OTHER]
+    as_one = delivery(partitioned=True, _7=relations[0].table, _8=relations[1].table)
+    offer(as_one, transaction(12, (CITY, 1)))
+    with pytest.raises(OperatorError, match=r"speaks of public.city as one table"):
+        as_one.take()
     offer(city, Transaction(5, Lsn(20), 0, 1, 0, [Truncated(tuple(relations[:1]))]))
     with pytest.raises(OperatorError, match="was truncated"):
         city.take()

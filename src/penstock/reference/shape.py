@@ -99,13 +99,17 @@ def _described(connection: SqlConnection, table: QualifiedTable, following: bool
     return info
 
 
+_BY_PARTITION = "ALTER PUBLICATION … SET (publish_via_partition_root = false); or name another publication."
+
+
+def _as_one(table: QualifiedTable) -> str:
+    return f"the publication speaks of {table} as one table, and so says nothing when a partition is truncated"
+
+
 def _carried(published: PublicationInfo, info: TableInfo, names: list[str]) -> list[str]:
     """Those of its columns that the publication carries."""
     if published.via_root and info.kind is TableKind.PARTITIONED:
-        raise ConfigError(
-            f"the publication speaks of {info.table} as one table, and so says nothing when a partition is truncated",
-            hint="ALTER PUBLICATION … SET (publish_via_partition_root = false); or name another publication.",
-        )
+        raise ConfigError(_as_one(info.table), hint=_BY_PARTITION)
     listed = [one.columns for table in (info.table, *info.partitions) if (one := published.published.get(table))]
     return [name for name in names if all(columns is None or name in columns for columns in listed)]
 
@@ -153,6 +157,8 @@ def check_relation(known: Known, relation: Relation) -> None:
             f"table {name} was renamed while it was followed: it is {relation.table} now",
             hint="Name it back, or follow it under its new name.",
         )
+    if known.partitioned and name == known.shape.table:
+        raise OperatorError(_as_one(name), hint=f"{_BY_PARTITION} {AGAIN}")
     known.shape.check({column.name: (column.type_oid, column.typmod) for column in relation.columns})
     named = {column.name for column in relation.columns if column.key}
     if relation.identity != "f" and not named.issuperset(known.shape.key):
