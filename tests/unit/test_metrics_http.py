@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,19 @@ def test_the_public_address_tells_health_and_readiness_and_nothing_else() -> Non
         assert ask(server.address, "/healthz", "POST", {}, **JSON).status == 405
     finally:
         server.close()
+
+
+def test_an_answer_over_a_connection_that_is_kept_does_not_wait_for_its_second_half(address: str) -> None:
+    connection, took = http.client.HTTPConnection(address, timeout=10), []
+    try:
+        for _ in range(10):
+            began = time.perf_counter()
+            connection.request("GET", "/")
+            assert connection.getresponse().read()
+            took.append(time.perf_counter() - began)
+    finally:
+        connection.close()
+    assert min(took[1:]) < 0.03, "40 ms each, where one side waits for the other"
 
 
 def test_the_page_is_for_everybody_and_each_answer_for_who_holds_the_token(address: str, token: str) -> None:
