@@ -10,6 +10,7 @@ what is done with a batch (`engine`), or who the parts are (`app`).
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 
 # How often the catalog is asked whether the database still fits the schemas.
 _LOOK_EVERY_S = 5.0
+# A JVM that ends refuses connections before its process is gone, on a busy machine for seconds.
+_ENDING_S = 10.0
 # How long what is under way may take to its end once stopping was asked for: then it is given up, and comes again.
 _DRAIN_S = 10.0
 
@@ -135,7 +138,7 @@ class Pipeline:
             self._run()
         except Exception as error:
             to_mend = isinstance(error, PenstockError) and not isinstance(error, RetryableError)
-            if to_mend or not _has_jvm_ended():
+            if to_mend or not _has_jvm_ended(_ENDING_S):
                 raise
             log.debug("lost Spark", exc_info=error)
             raise UnavailableError(
@@ -403,6 +406,9 @@ class Pipeline:
             self._seeder.begin(index, names, version, sweeps=extent is Extent.SOME_ROOTS)
 
 
-def _has_jvm_ended() -> bool:
+def _has_jvm_ended(patience_s: float = 0.0) -> bool:
     process = getattr(SparkContext._gateway, "proc", None)  # none where Spark started this process, or runs elsewhere
-    return process is not None and process.poll() is not None
+    try:
+        return process is not None and process.wait(patience_s) is not None
+    except subprocess.TimeoutExpired:
+        return False
