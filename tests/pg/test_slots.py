@@ -415,6 +415,21 @@ def _burn_wal(connection: psycopg.Connection[Any], sql: slot.Connection, name: s
     wait_until(lost, what="the slot to be lost")
 
 
+def test_what_is_running_is_found_whatever_has_ended(published: Published, sql: slot.Connection) -> None:
+    """E71: a snapshot does not list the newest of them, with a number above that of the last one that ended."""
+    query = "SELECT (pg_current_xact_id()::text::bigint & 4294967295)::bigint"
+    connect = published.database.connect
+    with connect(autocommit=False) as first, connect(autocommit=True) as ended:
+        ((one,),) = first.execute(query).fetchall()
+        assert one in slot.running(sql)
+        ((gone,),) = ended.execute(query).fetchall()
+        with connect(autocommit=False) as second:
+            ((two,),) = second.execute(query).fetchall()
+            found = slot.running(sql)
+            assert {one, two} <= set(found)
+            assert gone not in found
+
+
 def test_lag_is_none_without_a_slot_grows_and_falls(published18: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     """E23: bytes between what is confirmed and the newest, over a connection of its own."""
     monkeypatch.setattr("penstock.postgres.capture._LAG_AGE_S", 0.0)

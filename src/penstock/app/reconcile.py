@@ -262,10 +262,8 @@ def _settled(prepared: Prepared, joined: bool) -> Lsn:
     name, state = prepared.deployment.source.slot, prepared.deployment.locate(prepared.deployment.state)
     with open_sql(prepared.settings) as connection:
         found = slot.inspect(connection, name)
-        running = "SELECT pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot())::text::bigint"
-        xids = [xid & 0xFFFFFFFF for (xid,) in slot.execute(connection, running)]
+        running = slot.running(connection) if joined else []
     if found is None or found.confirmed_flush_lsn is None:
         raise slot.missing(name)
-    if joined:
-        prepared.builder.settle(xids)
+    prepared.builder.settle(running)
     return max(found.confirmed_flush_lsn, committed(Path(state)))

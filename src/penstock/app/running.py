@@ -346,9 +346,7 @@ def _confirmed(prepared: Prepared) -> Lsn:
             found = slot.inspect(connection, name)
             if found and found.confirmed_flush_lsn:
                 if prepared.fresh:
-                    running = "SELECT pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot())::text::bigint"
-                    xids = [xid & 0xFFFFFFFF for (xid,) in slot.execute(connection, running)]
-                    prepared.parts.builder.settle(xids)
+                    prepared.parts.builder.settle(slot.running(connection))
                 return max(found.confirmed_flush_lsn, committed(Path(deployment.locate(deployment.state))))
         time.sleep(0.1)
     raise UnavailableError(f"slot {name} was not made within {_SLOT_WAIT_S:.0f} s")

@@ -183,21 +183,18 @@ def create_exporting(
     connection: Connection,
     name: str,
     *,
-    temporary: bool = False,
     failover: bool = False,
-    stop: threading.Event | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> tuple[Lsn, str]:
     """Create a slot over a replication connection; its consistent point, and the name of the snapshot of that moment.
 
-    The snapshot can be adopted until `connection` runs its next command or ends, which also ends a temporary slot.
-    It waits, and is stopped, as `create`.
+    The snapshot can be adopted until `connection` runs its next command or ends. It waits as `create`.
     """
     version = connection.info.server_version
     words = ["SNAPSHOT 'export'", *(["FAILOVER"] if failover else [])]
     options = f"({', '.join(words)})" if version >= 150000 else "EXPORT_SNAPSHOT"
-    statement = f"CREATE_REPLICATION_SLOT {quote(name)} {'TEMPORARY ' if temporary else ''}LOGICAL {_PLUGIN} {options}"
-    result = _patiently(connection, statement, stop or threading.Event(), on_wait)
+    statement = f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL {_PLUGIN} {options}"
+    result = _patiently(connection, statement, threading.Event(), on_wait)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)
     lsn, snapshot = ((result.get_value(0, column) or b"").decode() for column in (1, 2))
@@ -233,6 +230,22 @@ def _patiently(
     return last
 
 
+def running(connection: Connection) -> list[int]:
+    """Every transaction that may be running, as the stream numbers them; some have ended already.
+
+    A snapshot lists only those with a number below that of the last one that ended: of the rest, all are taken that
+    were given out. For that a number is taken, whose transaction waits for no standby.
+    """
+    with translating("looking for open transactions"):
+        execute(connection, "SET synchronous_commit = local")
+        ((state, last),) = execute(
+            connection, "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_xact_id()::text"
+        )
+    _, end, listed = state.split(":")
+    xids = [*(int(one) for one in listed.split(",") if one), *range(int(end), int(last))]
+    return [xid & 0xFFFFFFFF for xid in xids]
+
+
 def waiting_for(connection: Connection) -> list[Waiting]:
     """Whose open transactions a new slot waits for, the oldest first."""
     statement = """SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, backend_type),
@@ -245,13 +258,13 @@ def waiting_for(connection: Connection) -> list[Waiting]:
     return [Waiting(*row) for row in rows]
 
 
-def describe_waiting(waiting: Sequence[Waiting]) -> str:
-    """One sentence about who keeps a new slot waiting."""
+def describe_waiting(waiting: Sequence[Waiting], what: str = "A new slot") -> str:
+    """One sentence about who keeps a new slot, or something else, waiting."""
     if not waiting:
         return "The server is waiting for running transactions (prepared ones, or on a standby, perhaps)."
     shown = ", ".join(f"pid {w.pid} ({w.user} {w.application}, {w.state}, open {w.open_s:.0f} s)" for w in waiting[:3])
     more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
-    return f"A new slot waits for every running transaction: {shown}{more}. End one with pg_terminate_backend(pid)."
+    return f"{what} waits for every running transaction: {shown}{more}. End one with pg_terminate_backend(pid)."
 
 
 def advance(connection: Connection, name: str, to: Lsn) -> Lsn:

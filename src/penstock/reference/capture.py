@@ -6,7 +6,7 @@ poll that would need it is an error that names the table which nobody polls.
 
 Guarantees: the slot is acknowledged at the least of what its tables have saved, and no further; a table that was made
 here and not placed yet holds it where it is. A closed table keeps its place until `forget`. A table that joins later
-reads its snapshot at a place in the WAL of its own and is handed what ends behind that. A table whose changes are not
+reads a snapshot of its own and is handed what that has not seen. A table whose changes are not
 all in the stream any more (it left the publication, was made anew, was written anew) is stopped by name, at the latest
 a minute after that. A slot that is gone takes the places of all tables along. Deliberately not: retrying what
 an operator has to mend, and remembering which tables belong to a slot from one process to the next: make all of them,
@@ -43,6 +43,7 @@ from penstock.postgres.watermark import Held
 from penstock.reference.delivery import Delivery
 from penstock.reference.footing import Footing, read_footings, unsteady
 from penstock.reference.moment import Newest, newest, stopped
+from penstock.reference.seen import Seen
 from penstock.reference.shape import Known, learn
 from penstock.reference.source import PostgresReferenceTableSource
 
@@ -212,12 +213,13 @@ class ReferenceCapture:
             if delivery:
                 delivery.backlog.clear()
 
-    def pass_over(self, table: QualifiedTable, lsn: Lsn) -> None:
-        """A table takes its snapshot at this place: what ends behind it is to come, from the slot if need be."""
+    def pass_over(self, table: QualifiedTable, seen: Seen) -> None:
+        """A table has taken its snapshot: what that does not show is to come, from the slot if need be."""
         with self._lock:
+            delivery = self._deliveries[table]
             if self._places.get(table) is None:
-                self._places[table] = lsn
-            if not self._deliveries[table].pass_over(lsn):
+                self._places[table] = delivery.whole
+            if not delivery.pass_over(seen):
                 self._hang_up(besides=table)
 
     def saved(self, table: QualifiedTable, lsn: Lsn) -> None:

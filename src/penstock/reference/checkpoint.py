@@ -15,7 +15,9 @@ from penstock.contracts import SourceCheckpoint
 from penstock.errors import ConfigError, PositionError
 from penstock.model import Lsn, Origin, Position, QualifiedTable
 from penstock.reference import footing as footings
+from penstock.reference import seen as seens
 from penstock.reference.footing import Footing
+from penstock.reference.seen import Seen
 from penstock.reference.shape import TableShape
 
 FORMAT = 1
@@ -39,6 +41,19 @@ def make(
     if footing:
         metadata["footing"] = footings.encode(footing)
     return SourceCheckpoint(FORMAT, origin.system_id if origin else "", slot, shape.table, position, metadata)
+
+
+def having_seen(checkpoint: SourceCheckpoint, seen: Seen | None) -> SourceCheckpoint:
+    """The same, which stands where some of what follows was delivered with a snapshot."""
+    if seen is None or acknowledged(checkpoint) >= seen.upto:
+        return checkpoint
+    return checkpoint._replace(metadata={**checkpoint.metadata, "seen": seens.encode(seen)})
+
+
+def seen(checkpoint: SourceCheckpoint) -> Seen | None:
+    """What was delivered with a snapshot of all that follows; None where that is nothing."""
+    found = checkpoint.metadata.get("seen")
+    return seens.decode(found) if found is not None else None
 
 
 def acknowledged(checkpoint: SourceCheckpoint) -> Lsn:
@@ -117,6 +132,7 @@ def check_form(checkpoint: Any) -> None:
         raise _garbage()
     try:
         known = shape(checkpoint).schema, acknowledged(checkpoint), origin(checkpoint), footing(checkpoint)
+        seen(checkpoint)
     except (ValueError, TypeError, KeyError, AttributeError, ConfigError):
         raise _garbage() from None
     if known[1] > checkpoint.position.lsn:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import OperatorError, PenstockError
 from penstock.model import Lsn, Position
@@ -23,6 +22,7 @@ from penstock.postgres.pgoutput import Relation
 from penstock.postgres.rows import ADDED, RowShape, TableBatch, Unrepresentable, row_batches
 from penstock.postgres.transactions import Truncated
 from penstock.reference.backlog import Backlog
+from penstock.reference.seen import Seen
 from penstock.reference.shape import Known, check_relation
 
 _NOWHERE = Position(Lsn.ZERO, 0)
@@ -51,20 +51,22 @@ class Delivery:
         self._tip = _NOWHERE  # the last change that was put into the backlog
         self._taken = _NOWHERE  # the last change that was taken out of it
         self._whole = Lsn.ZERO  # up to here every transaction was taken as a whole
+        self.seen: Seen | None = None  # what a snapshot delivered of what follows
 
-    def place(self, position: Position, whole: Lsn) -> None:
-        """Stand at a position: what is up to there, or in transactions up to `whole`, is not handed out."""
-        self.error = None
+    def place(self, position: Position, whole: Lsn, seen: Seen | None = None) -> None:
+        """Stand at a position: what is up to there, in transactions up to `whole`, or `seen`, is not handed out."""
+        self.error, self.seen = None, seen
         self.backlog.clear()
         self._start = self._whole = whole
         self._taken = self._tip = position
 
-    def pass_over(self, lsn: Lsn) -> bool:
-        """Drop what a snapshot at `lsn` has seen; False where something was wrong, and what follows was not kept."""
+    def pass_over(self, seen: Seen) -> bool:
+        """Drop what a snapshot has seen; False where something was wrong, and what follows was not kept."""
         kept = [self.backlog.popleft() for _ in range(len(self.backlog))] if self.error is None else None
-        self.place(Position(lsn, 0), lsn)
+        self.place(Position(self._start, 0), self._start, seen)
         for batch in kept or ():
-            rest = batch.filter(pc.greater(batch["_commit_lsn"], int(lsn)))
+            told = seen.covers(batch["_commit_lsn"].to_numpy(), batch["_xid"].to_numpy())
+            rest = batch.filter(pa.array(~told))
             if len(rest):
                 self.backlog.append(rest)
                 self._tip = _position(rest, -1)
@@ -114,10 +116,11 @@ class Delivery:
 
     def reached(self, read: Lsn) -> tuple[Position, Lsn]:
         """How far the table is, and what the slot may pass, where the stream was read up to `read`."""
-        if self.backlog or self.error is not None:
-            return self._taken, self._whole
-        whole = max(read, self.whole)
-        return Position(whole, self._taken.row if self._taken.lsn == whole else 0), whole
+        if not self.backlog and self.error is None:
+            whole = max(read, self.whole)
+            # Kept, so that trouble which comes later does not take back what was said.
+            self._taken, self._whole = Position(whole, self._taken.row if self._taken.lsn == whole else 0), whole
+        return self._taken, self._whole
 
     def _decoded(self, piece: Piece) -> pa.RecordBatch | None:
         origins = piece.origins()
@@ -142,7 +145,7 @@ class Delivery:
         lsn, row = self._tip
         behind = (origins.lsns > lsn) | ((origins.lsns == lsn) & (origins.ordinals > row))
         new: Mask = behind & (origins.lsns > self._start)
-        return new
+        return new if self.seen is None else new & ~self.seen.covers(origins.lsns, origins.xids)
 
     def _streamed(self, block: Block, oids: Any) -> list[int]:
         """Which of the block's relations are the table's; each is looked at as the stream describes it."""

@@ -1,16 +1,15 @@
-"""What a table holds at one place in the WAL, while a slot is being read.
+"""What a table holds at one moment, while a slot is being read.
 
-A temporary slot tells the place and exports the snapshot that belongs to it: exactly the transactions whose commit
-stands before the place are visible, also where the server has not shown a commit to others yet (it waits for a
-standby). So a transaction of the stream is in the snapshot if and only if it ends at the place or before.
-Guarantees: the temporary slot ends with the first rows; the snapshot ends with the last. Deliberately not: being quick
-where transactions are open. The server waits for each that is running, and the log says which.
+What the stream has told before is waited for first: whatever was running then has to end, so that the snapshot shows
+it, also a commit that waits for a standby. Of what the stream tells later, `seen` says what the snapshot shows already.
+Guarantees: no row that a crash of the server could take back; the snapshot ends with the last rows. Deliberately not:
+being quick where transactions are open; the log says which are waited for. Nor a temporary slot, which would tell a
+place in the WAL: servers (seen on 16 and 18) sometimes lose track of a table that is truncated while a slot is made.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -19,14 +18,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import RetryableError
 from penstock.model import Lsn
-from penstock.postgres import replication, slot
+from penstock.postgres import slot
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
 from penstock.postgres.export import open_reading, take_ticket
 from penstock.postgres.ranges import Everything
 from penstock.postgres.snapshot import Unrepresentable, read_part
 from penstock.postgres.snapshot_plan import Selection
+from penstock.reference.seen import Seen
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,14 @@ _NEWEST = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
             ELSE pg_catalog.pg_current_wal_flush_lsn() END::text
 """
+
+# A number behind those of all that run: a snapshot's own end is only behind those that have ended.
+_NEXT = "SELECT pg_catalog.pg_current_xact_id()::text::bigint"
+_OLDEST = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint"
+# A transaction that ends here with its WAL flushed, and so that of every one before it, without a word to standbys.
+_FLUSHED = "SELECT pg_catalog.pg_logical_emit_message(true, 'penstock', '')::text"
+_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.25
+_TELL_AFTER_S = 3.0
 
 
 class Newest(NamedTuple):
@@ -44,9 +52,9 @@ class Newest(NamedTuple):
 
 
 class Moment:
-    """A table at a place in the WAL. Owns a connection until its last rows are read; `close` it.
+    """A table at one moment. Owns a connection until its last rows are read; `close` it.
 
-    `stop` ends the wait for running transactions.
+    `seen` is what it shows of the stream. `stop` ends the wait for running transactions.
     """
 
     def __init__(
@@ -59,13 +67,15 @@ class Moment:
         self._rows: Iterator[pa.RecordBatch] = iter(())
         self._closed = False
         what = f"taking a snapshot of {selection.table}"
-        with replication.connect(settings) as client:
-            self.lsn, exported = _exported(client, settings, selection, stop)
-            with closing(open_reading(settings)) as keeper:
-                with translating(what):
-                    ticket = take_ticket(keeper, [selection], exported)
-                rows = read_part(settings, selection, Everything(), ticket, unrepresentable)
-                self._first = next(rows, None)  # from here on its own connection keeps the snapshot
+        with closing(open_sql(settings)) as asking, closing(open_reading(settings)) as keeper:
+            with translating(what):
+                slot.execute(asking, "SET synchronous_commit = local")
+                _settle(asking, selection, stop)
+                ticket = take_ticket(keeper, [selection])
+                ((end,),) = slot.execute(asking, _FLUSHED)
+            self.seen = Seen(ticket.state, Lsn.parse(end))
+            rows = read_part(settings, selection, Everything(), ticket, unrepresentable)
+            self._first = next(rows, None)  # from here on its own connection keeps the snapshot
         self._rows = rows
 
     def next(self) -> pa.RecordBatch | None:
@@ -86,21 +96,18 @@ class Moment:
                 pass
 
 
-def _exported(
-    client: replication.Client, settings: ConnectionSettings, selection: Selection, stop: threading.Event
-) -> tuple[Lsn, str]:
-    """A place in the WAL and the name of the snapshot that belongs to it."""
-    what, name = f"taking a snapshot of {selection.table}", f"penstock_reference_{secrets.token_hex(6)}"
-    try:
-        with translating(what):
-            return slot.create_exporting(
-                client.connection, name, temporary=True, stop=stop,
-                on_wait=lambda: _tell_who_blocks(settings, selection),
-            )  # fmt: skip
-    except PenstockError:
-        if stop.is_set():
-            raise stopped(what) from None
-        raise
+def _settle(asking: slot.Connection, selection: Selection, stop: threading.Event) -> None:
+    """Wait until everything that is running now has ended."""
+    ((end,),) = slot.execute(asking, _NEXT)
+    pause_s, tell_at = _PAUSE_S, time.monotonic() + _TELL_AFTER_S
+    while slot.execute(asking, _OLDEST)[0][0] <= end:
+        if stop.wait(pause_s):
+            raise stopped(f"taking a snapshot of {selection.table}")
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        if time.monotonic() > tell_at:
+            tell_at = float("inf")
+            snapshot = f"A snapshot of {selection.table}"
+            log.warning("%s", slot.describe_waiting(slot.waiting_for(asking), snapshot))
 
 
 def stopped(what: str) -> RetryableError:
@@ -114,12 +121,3 @@ def newest(settings: ConnectionSettings) -> Newest:
         at = time.time()
         ((text,),) = slot.execute(connection, _NEWEST)
     return Newest(at, Lsn.parse(text))
-
-
-def _tell_who_blocks(settings: ConnectionSettings, selection: Selection) -> None:
-    try:
-        with open_sql(settings) as connection:
-            said = slot.describe_waiting(slot.waiting_for(connection))
-    except PenstockError as error:  # it is waited for all the same
-        said = f"the server waits for running transactions; which, cannot be told: {error.message}"
-    log.warning("the snapshot of %s: %s", selection.table, said)

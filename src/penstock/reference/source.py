@@ -106,7 +106,9 @@ class PostgresReferenceTableSource:
             if self._complete and self._delivery:
                 position, whole = self._delivery.reached(self._capture.read)
             footing = self._delivery.known.footing if self._delivery else None
-            return checkpoints.make(self.slot, self._capture.origin, shape, position, whole, footing)
+            seen = self._delivery.seen if self._complete and self._delivery else None
+            made = checkpoints.make(self.slot, self._capture.origin, shape, position, whole, footing)
+            return checkpoints.having_seen(made, seen)
 
     def confirm(self, checkpoint: SourceCheckpoint) -> None:
         """The checkpoint is saved."""
@@ -140,7 +142,7 @@ class PostgresReferenceTableSource:
             )
         delivery = self._deliver(replace(known, shape=shape))
         whole = checkpoints.acknowledged(checkpoint)
-        delivery.place(checkpoint.position, whole)
+        delivery.place(checkpoint.position, whole, checkpoints.seen(checkpoint))
         self._capture.resume(self.table, delivery, whole, checkpoints.origin(checkpoint))
         self._end_moment()
         self._delivery, self._complete, self._broken = delivery, True, None
@@ -173,7 +175,7 @@ class PostgresReferenceTableSource:
             self.again()  # the catalog is asked anew, too
             raise
         self._moment = moment
-        self._capture.pass_over(self.table, moment.lsn)
+        self._capture.pass_over(self.table, moment.seen)
         return moment
 
     def _opened(self) -> Delivery:
