@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -74,6 +74,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=50)
 @given(st.lists(st.none() | JSON.map(json.dumps), max_size=5))
+@example(['"Infinity"', "-Infinity", None])
 def test_json_becomes_variant_and_back(texts: list[str | None]) -> None:
     """E4: json null is a value, SQL NULL is none."""
     found = to_variant(pa.array(texts, pa.string()))
@@ -81,10 +82,17 @@ def test_json_becomes_variant_and_back(texts: list[str | None]) -> None:
     for text, variant, refused in zip(texts, found.values.to_pylist(), bad, strict=True):
         if text is None:
             assert variant is None and not refused
-        elif "Infinity" in text:
+        elif _is_beyond_json(text):
             assert variant is None and refused
         else:
             assert _plain(VariantUtils.to_python(variant["value"], variant["metadata"])) == json.loads(text)
+
+
+def _is_beyond_json(text: str) -> bool:
+    """Whether it holds an infinity, which Python writes and JSON does not know; not a text that reads so."""
+    found: list[str] = []
+    json.loads(text, parse_constant=found.append)
+    return bool(found)
 
 
 KEYS = st.text(max_size=3) | st.sampled_from([f"key {n}" * 20 for n in range(30)])
