@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from tests.fixtures.attaching import resident_mb
 from tests.fixtures.flatness import MB, Figure, Sample, figures, measure, supersedes, table
 
 SAMPLES = 24
@@ -103,3 +104,9 @@ def test_a_kept_result_gives_way_to_as_long_a_run_or_to_half_an_hour_of_newer_co
     """And its first line is what tells."""
     result = "2026-11-16, commit abc1234, for 60 minutes: flat\n"
     assert supersedes(result, minutes, lambda commit: newer and commit == "abc1234") is not kept
+
+
+def test_memory_is_told_by_its_addresses() -> None:
+    everything = resident_mb(os.getpid(), range(1 << 64))
+    assert everything == pytest.approx(measure("own", [psutil.Process()])["own memory"], abs=10)
+    assert resident_mb(os.getpid(), range(0)) == 0
