@@ -36,10 +36,10 @@ unit: .venv/test.stamp  ## tests without a server
 pg: .venv/test.stamp  ## tests against real servers, two majors
 	@$(BIN)/python -m pytest -q tests/pg
 
-spark: .venv/test.stamp  ## tests on Spark, which brings its own Java
+spark: .venv/archive.stamp  ## tests on Spark, which brings its own Java
 	@$(BIN)/python -m pytest -q tests/spark
 
-e2e: .venv/test.stamp browser  ## sinks on real search nodes, and the whole pipeline
+e2e: .venv/archive.stamp browser  ## sinks on real search nodes, and the whole pipeline
 	@$(BIN)/python -m pytest -q -m "not long" tests/sinks tests/e2e
 
 browser:  ## Chromium, in which the page is tested: by apt where this is Debian and root, else yours to install
@@ -96,7 +96,7 @@ fuzz: .venv/test.stamp  ## coverage-guided fuzz of the decoder (FUZZ_SECONDS)
 # where there are none, pytest says 5). What ends half-way has failed, however its log reads.
 SOAK := SOAK_ROWS=$(SOAK_ROWS) $(BIN)/python -m pytest -v --durations=0 --timeout=7200 $(SOAK_ONLY)
 soak: SHELL := /bin/bash
-soak: .venv/test.stamp  ## the sizes that the guarantees name (SOAK_ROWS, SOAK_ONLY); hours; writes tests/soak/last-run.txt
+soak: .venv/archive.stamp  ## the sizes that the guarantees name (SOAK_ROWS, SOAK_ONLY); hours; writes tests/soak/last-run.txt
 	@rm -f .soak.failed
 	@set -o pipefail; $(SOAK) | tee .soak.log || touch .soak.failed
 	@set -o pipefail; PENSTOCK_SPREAD=1 $(SOAK) | tee .soak.spread.log || test $$? = 5 || touch .soak.failed
@@ -106,7 +106,7 @@ soak: .venv/test.stamp  ## the sizes that the guarantees name (SOAK_ROWS, SOAK_O
 	    grep -E ' (PASSED|FAILED|ERROR)|^[0-9.]+s call|passed|failed' $$log; \
 	  done; } > tests/soak/last-run.txt; test ! -e .soak.failed
 
-soak-long: .venv/test.stamp  ## one run for SOAK_MINUTES, and nothing of it grows; writes tests/soak/last-long-run.txt
+soak-long: .venv/archive.stamp  ## one run for SOAK_MINUTES, and nothing of it grows; writes tests/soak/last-long-run.txt
 	@SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -q -s tests/soak/test_long.py
 
 wheel: .venv/test.stamp  ## build dist/*.whl, install it with pip into an empty environment, run its demo there
@@ -132,6 +132,12 @@ clean:  ## remove what the other targets made
 .venv/test.stamp: .venv/python.stamp pyproject.toml constraints.txt
 	@echo "--- installing the test environment into .venv"
 	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+# Dozens of JVMs are started by the tests, each in half the time.
+.venv/archive.stamp: .venv/test.stamp
+	@echo "--- making Spark's classes ready"
+	@$(BIN)/python -m penstock.spark.archive
 	@touch $@
 
 .venv-spark42/test.stamp: .venv/python.stamp pyproject.toml constraints.txt

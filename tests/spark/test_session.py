@@ -6,12 +6,15 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
 from penstock.spark import settings
+from penstock.spark.java import archive, find_java
 from tests.fixtures.programs import LIMIT, run
 
 BUILD = """
@@ -54,6 +57,15 @@ def test_without_a_java_on_the_machine_the_packaged_one_runs_spark(path_without_
     assert shown["heap"] == pytest.approx(1 << 30, rel=0.1)
     assert " warn " not in shown["stderr"].lower(), "nothing is said that a user could do nothing about"
     assert not os.path.exists(shown["temporary"]), "the folder goes with the process"
+
+
+def test_the_jvm_starts_from_the_archive_that_the_environment_has(spark: SparkSession) -> None:
+    found = archive(find_java())
+    if not found.exists():
+        pytest.skip("python -m penstock.spark.archive makes one; make spark does that first")
+    gateway: Any = spark.sparkContext._gateway
+    mapped = {one.path for one in psutil.Process(gateway.proc.pid).memory_maps()}
+    assert str(found) in mapped
 
 
 def test_the_session_has_every_setting_of_the_table(spark: SparkSession) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import MissingExtraError
+from penstock.errors import MissingExtraError, OperatorError
 from penstock.spark import java
-from penstock.spark.java import Java, find_java, home_for_spark
+from penstock.spark.archive import make
+from penstock.spark.java import Java, archive, archive_options, find_java, home_for_spark
 
 
 def install(home: Path, answer: str, code: int = 0) -> Path:
@@ -88,3 +89,30 @@ def test_the_stand_in_drops_the_module_and_nothing_else(tmp_path: Path) -> None:
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b/*", "", "$HOME", "--add-modules=other"]
     shown = subprocess.run([home / "bin/java", *given], capture_output=True, text=True, check=True)
     assert shown.stdout == "<-Xmx1g><-cp><a b/*><><$HOME><--add-modules=other>"
+
+
+def test_a_jvm_is_told_of_an_archive_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    seventeen, later = Java(tmp_path, 17, True, "PATH"), Java(tmp_path, 25, True, "PATH")
+    archive(later).parent.mkdir(parents=True)
+    archive(later).touch()
+    assert archive_options(later) == [f"-XX:SharedArchiveFile={archive(later)}", "-Xlog:cds*=off"]
+    assert archive_options(seventeen) == [], "one of another Java would not fit"
+
+
+def test_no_archive_is_named_by_a_path_that_spark_would_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "my environment"))
+    found = Java(tmp_path, 25, True, "PATH")
+    archive(found).parent.mkdir(parents=True)
+    archive(found).touch()
+    assert archive_options(found) == []
+
+
+def test_an_archive_that_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = install(tmp_path / "java", "java.base@21.0.2\\n")
+    (tmp_path / "share").touch()  # no folder can be made there
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(OperatorError, match="an archive cannot be written to") as caught:
+        make()
+    assert "longer to start" in str(caught.value)

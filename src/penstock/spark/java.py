@@ -3,7 +3,7 @@
 Looked at in this order: `JAVA_HOME`, `java` on the PATH, macOS's `java_home`, the packaged one. The first that runs and
 is Java 17 or newer is taken; what was passed over is told, and why. Spark's launcher insists on a module that small
 runtimes leave out (`jdk.incubator.vector`, used by MLlib's linear algebra only); for those `home_for_spark` builds a
-folder whose `java` drops that one argument.
+folder whose `java` drops that one argument. `archive` is where the classes of Spark lie ready-made for a Java.
 
 Deliberately not: downloading anything, or changing the environment; the session does that.
 """
@@ -74,6 +74,18 @@ def home_for_spark(java: Java, folder: Path) -> Path:
     )
     script.chmod(0o700)
     return home
+
+
+def archive(java: Java) -> Path:
+    """Where the classes of Spark that were made ready for this Java are, in this Python environment, if they are."""
+    return Path(sys.prefix, "share", "penstock", f"spark-java{java.major}.jsa")
+
+
+def archive_options(java: Java) -> list[str]:
+    """What a JVM is told so that it uses them: it looks by itself whether they fit, and does without where not."""
+    place = archive(java)
+    is_usable = place.exists() and " " not in str(place)  # blanks part options
+    return [f"-XX:SharedArchiveFile={place}", "-Xlog:cds*=off"] if is_usable else []
 
 
 def _told(java: Java, passed_over: list[str]) -> str:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.spark import settings
-from penstock.spark.java import find_java, home_for_spark
+from penstock.spark.java import archive_options, find_java, home_for_spark
 from penstock.spark.requirement import require_pyspark
 
 if TYPE_CHECKING:
@@ -109,13 +109,14 @@ def _is_made_elsewhere(conf: Mapping[str, str]) -> bool:
 
 def _prepare(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Make this machine ready for a JVM, and say how to build the session."""
-    folder = _folder()
-    os.environ["JAVA_HOME"] = str(home_for_spark(find_java(), folder))
+    folder, java = _folder(), find_java()
+    os.environ["JAVA_HOME"] = str(home_for_spark(java, folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE")  # local[*]: a Connect server in this process
     master = remote or conf.get("spark.master") or master
     chosen = {**settings.settings(master, _cores(master)), **({} if remote else {"spark.master": master}), **conf}
-    ours = [*settings.JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-Dlog4j2.configurationFile={_log_settings(folder)}"]
+    ours = [*settings.JVM_OPTIONS, *archive_options(java), f"-Djava.io.tmpdir={folder}"]
+    ours += [f"-Dlog4j2.configurationFile={_log_settings(folder)}"]
     chosen["spark.driver.extraJavaOptions"] = " ".join([*ours, conf.get("spark.driver.extraJavaOptions", "")]).strip()
     os.environ.pop(settings.LOCAL_FOLDER, None)
     if re.match(r"local(\[|$)", master):  # and not local-cluster
