@@ -9,6 +9,8 @@ SOAK_ONLY ?= tests/soak tests/e2e
 export DEMO_SECONDS
 
 BIN := .venv/bin
+# Two at a time, since tests wait for servers most of the time: each process has servers, a JVM and a folder of its own.
+TWO := -n 2 --dist
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -31,16 +33,16 @@ test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers, Spark,
 	echo "--- all passed in $$(($$(date +%s) - begin)) s"
 
 unit: .venv/test.stamp  ## tests without a server
-	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q $(TWO) worksteal tests/unit
 
 pg: .venv/test.stamp  ## tests against real servers, two majors
-	@$(BIN)/python -m pytest -q tests/pg
+	@$(BIN)/python -m pytest -q $(TWO) worksteal tests/pg
 
 spark: .venv/archive.stamp  ## tests on Spark, which brings its own Java
-	@$(BIN)/python -m pytest -q tests/spark
+	@$(BIN)/python -m pytest -q $(TWO) worksteal tests/spark
 
 e2e: .venv/archive.stamp browser  ## sinks on real search nodes, and the whole pipeline
-	@$(BIN)/python -m pytest -q -m "not long" tests/sinks tests/e2e
+	@$(BIN)/python -m pytest -q $(TWO) loadfile -m "not long" tests/sinks tests/e2e
 
 browser:  ## Chromium, in which the page is tested: by apt where this is Debian and root, else yours to install
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || { \

@@ -6,6 +6,7 @@ No container and no cluster is started here; the script for spark-submit is run 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -161,8 +162,13 @@ def test_the_image_runs_a_command_that_exists_as_nobody_special(pod: Any) -> Non
     assert entry == ["penstock"], "signals reach it: there is no shell between"
     assert problem(command) == ""
     assert int(last("USER")) == pod["securityContext"]["runAsUser"] > 0
-    assert f"--uid {last('USER')} " in last("RUN")
-    assert last("VOLUME") in last("RUN")
+    (made,) = [rest for word, rest in instructions() if word == "RUN" and "useradd" in rest]
+    assert f"--uid {last('USER')} " in made
+    assert last("VOLUME") in made
+    modules = [
+        module for word, rest in instructions() if word == "RUN" for module in re.findall(r"-m (penstock\S+)", rest)
+    ]
+    assert modules and all(importlib.util.find_spec(module) for module in modules)
     assert last("STOPSIGNAL") == "SIGTERM"
     port = last("EXPOSE")
     (probed,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", last("HEALTHCHECK"))
