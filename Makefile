@@ -22,7 +22,7 @@ help:  ## list the targets
 demo: .venv/demo.stamp  ## an embedded Postgres, a busy shop, three search indexes that follow it (DEMO_SECONDS ends it by itself)
 	@$(BIN)/penstock demo
 
-# One after the other, so that each has the machine to itself, and each with its duration.
+# One step after the other, each with its duration.
 test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers, Spark, the whole pipeline
 	@begin=$$(date +%s); \
 	for step in lint types unit fuzz pg spark e2e; do \
@@ -42,7 +42,7 @@ spark: .venv/archive.stamp  ## tests on Spark, which brings its own Java
 	@$(BIN)/python -m pytest -q $(TWO) worksteal tests/spark
 
 e2e: .venv/archive.stamp browser  ## sinks on real search nodes, and the whole pipeline
-	@$(BIN)/python -m pytest -q $(TWO) loadfile -m "not long" tests/sinks tests/e2e
+	@$(BIN)/python -m pytest -q $(TWO) loadgroup -m "not long" tests/sinks tests/e2e
 
 browser:  ## Chromium, in which the page is tested: by apt where this is Debian and root, else yours to install
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || { \

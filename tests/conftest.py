@@ -3,6 +3,7 @@
 pytest_plugins = [
     "tests.fixtures.strictness",
     "tests.fixtures.seeds",
+    "tests.fixtures.sharing",
     "tests.fixtures.servers",
     "tests.fixtures.spark",
     "tests.fixtures.opensearch",

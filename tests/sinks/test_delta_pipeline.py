@@ -32,8 +32,9 @@ def judge(deployed: Deployed) -> None:
             assert found == wanted, f"{index} in {sink}"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("spread", [False, True], ids=["direct", "spread"])
+@pytest.mark.parametrize(
+    "spread", [pytest.param(False, id="direct"), pytest.param(True, id="spread", marks=pytest.mark.long)]
+)
 def test_a_table_and_a_log_follow_the_database_through_a_crash(deploy: Callable[..., Deployed], spread: bool) -> None:
     """E21, E66, E83: seeded, changed, deleted, truncated, with a kill -9 in between."""
     deployed = deploy()
@@ -87,6 +88,7 @@ class Readers:
         self._thread.join()
 
 
+@pytest.mark.long
 def test_a_reindex_replaces_a_table_and_a_log_from_one_moment_to_the_next(deploy: Callable[..., Deployed]) -> None:
     """E84: readers of neither see less at any time; those of the table see it current until they change over."""
     deployed = deploy()
