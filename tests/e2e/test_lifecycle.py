@@ -89,6 +89,7 @@ def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None
     assert not deployed.state.exists()
 
 
+@pytest.mark.long
 def test_a_second_instance_waits_and_takes_over(deploy: Deploy, node: Node, faulty: Callable[..., Faulty]) -> None:
     """E33: it writes nothing while the first one runs, and goes on where that one ends. One with another state folder
     waits, too: it begins no generation before the slot is its own, and then seeds."""
@@ -304,6 +305,7 @@ def test_a_part_that_dies(deploy: Deploy, what: str) -> None:
     assert run.stop() == 0
 
 
+@pytest.mark.long
 def test_a_slot_that_is_gone_is_told(deploy: Deploy) -> None:
     """E26, E89: a checkpoint without its slot is a clear stop, and so is a state folder that cannot be used."""
     deployed = deploy()

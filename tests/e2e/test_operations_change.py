@@ -271,6 +271,7 @@ def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(depl
     assert run.stop() == 0
 
 
+@pytest.mark.long
 def test_fields_are_added_in_place(deploy: Deploy, node: Node) -> None:
     """E84: no new generation where documents only gain, and every one of them does; readers see all of them."""
     deployed = deploy(node)

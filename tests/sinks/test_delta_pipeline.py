@@ -32,9 +32,8 @@ def judge(deployed: Deployed) -> None:
             assert found == wanted, f"{index} in {sink}"
 
 
-@pytest.mark.parametrize(
-    "spread", [pytest.param(False, id="direct"), pytest.param(True, id="spread", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("spread", [False, True], ids=["direct", "spread"])
 def test_a_table_and_a_log_follow_the_database_through_a_crash(deploy: Callable[..., Deployed], spread: bool) -> None:
     """E21, E66, E83: seeded, changed, deleted, truncated, with a kill -9 in between."""
     deployed = deploy()
