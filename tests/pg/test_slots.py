@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -164,6 +165,18 @@ def test_two_that_make_one_slot_at_once_both_have_it(published: Published, monke
     assert [info.name for info in made] == [published.slot] * 2
     log = published.database.server.log.read_text(errors="replace")
     assert f'replication slot "{published.slot}" already exists' in log, "the race was had"
+
+
+def test_a_slot_that_somebody_is_just_making_is_looked_at_again(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E28: the server shows it by its name a moment before it notes its plugin; played, for nobody can hold it there."""
+    with replication.connect(published.database.url) as client:
+        made = replication.ensure_slot(client, published.slot)
+        told = [replace(made, plugin="", confirmed_flush_lsn=None), replace(made, plugin=""), made]
+        monkeypatch.setattr(slot, "show", lambda connection: [told.pop(0)])
+        assert replication.ensure_slot(client, published.slot) == made
+    assert not told
 
 
 def test_a_temporary_slot_lives_as_long_as_its_connection(published: Published) -> None:

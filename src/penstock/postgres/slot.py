@@ -39,6 +39,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _PLUGIN = "pgoutput"
 _ASK_BLOCKERS_AFTER_S = 3.0
 _CANCEL_S = 5.0
+# How long a slot may be seen without its plugin while somebody makes it: a moment, on a busy server.
+_NAMING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,12 @@ def _lsn(text: str | None) -> Lsn | None:
 
 def inspect(connection: Connection, name: str) -> SlotInfo | None:
     """One slot, or None where there is none of that name."""
-    return next((slot for slot in show(connection) if slot.name == name), None)
+    deadline = time.monotonic() + _NAMING_S
+    while True:
+        found = next((slot for slot in show(connection) if slot.name == name), None)
+        if found is None or found.kind != "logical" or found.plugin or time.monotonic() > deadline:
+            return found
+        time.sleep(0.005)  # it is being made: its plugin is noted a moment after its name
 
 
 def verify(slot: SlotInfo, database: str) -> None:
