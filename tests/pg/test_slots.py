@@ -170,7 +170,7 @@ def test_two_that_make_one_slot_at_once_both_have_it(published: Published, monke
 def test_a_slot_that_somebody_is_just_making_is_looked_at_again(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E28: the server shows it by its name a moment before it notes its plugin; played, since it cannot be held there."""
+    """E28: the server shows its name a moment before its plugin is noted; played, since it cannot be held there."""
     with replication.connect(published.database.url) as client:
         made = replication.ensure_slot(client, published.slot)
         told = [replace(made, plugin="", confirmed_flush_lsn=None), replace(made, plugin=""), made]
