@@ -5,8 +5,8 @@ sharing) is mapped into memory instead. It is made once for an environment and t
 the environment's own folder, and serves every session that `penstock.spark.session` builds.
 
 Guarantees: an archive is there whole or not at all. Whether it fits (the same Java, the same jars) the JVM looks at
-each start, and does without one that does not. Deliberately not: making one unasked, since it takes half a minute and
-200 MB.
+each start, and does without one that does not. Deliberately not: making one unasked, since it takes a minute and 200
+MB.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def _dump(java: Java, classes: Path, made: Path) -> None:
     conf = {**ENGINE_DRIVER, "spark.driver.extraJavaOptions": f"{heap} -XX:DumpLoadedClassList={classes}"}
     spark = session("penstock-archive", master="local[2]", conf=conf)
     jvm: Any = spark.sparkContext._jvm
-    options = list(jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptionArray())
-    if not java.has_vector:
-        options.remove(f"--add-modules={VECTOR}")
+    unknown = set() if java.has_vector else {f"--add-modules={VECTOR}"}
+    modules = jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptionArray()
+    options = [str(one) for one in modules if one not in unknown]
     class_path = str(jvm.java.lang.System.getProperty("java.class.path"))
     with tempfile.TemporaryDirectory(prefix="penstock-") as checkpoint:
         _exercise(spark, checkpoint)
