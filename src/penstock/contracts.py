@@ -258,6 +258,7 @@ class Sink(Protocol):
 
         A generation of another schema or source is not taken for this one: a new one is made beside it. From then on
         the others miss changes and are never current again, but for those that the target names as beside it.
+        Opened again, it loses nothing that waits for a flush, but for what its generation was deleted with.
         """
 
     def shows(self, target: Target) -> bool:
@@ -315,7 +316,22 @@ class Sink(Protocol):
         """Remove every generation of that name, and all that is remembered of it. That none is there is no failure."""
 
     def close(self) -> None:
-        """Give connections back. Any number of times; what was not flushed may be lost."""
+        """Give connections back. Any number of times; what was not flushed may be lost.
+
+        Whoever writes on, or flushes what was not durable, meets a RetryableError.
+        """
+
+
+@runtime_checkable
+class SharedSink(Sink, Protocol):
+    """A sink that several processes may write to at once: one opens its indexes, the others join it."""
+
+    def join(self, target: Target, generation: str) -> None:
+        """Open the very generation that another process opened, by what `generation` told it. Makes nothing.
+
+        Where it is not there any more, that is a RetryableError: who opens the index again has to hear of it, for what
+        is there then has to be seeded.
+        """
 
 
 @runtime_checkable

@@ -97,6 +97,10 @@ class RecoveryError(OperatorError):
     """The server is a standby: it cannot do what was asked."""
 
 
+PASSING = (RetryableError, CapacityError, RecoveryError)
+"""Of what worked before: trouble that may be over by itself. At a start the last two are for somebody to mend."""
+
+
 class VersionError(OperatorError):
     """The server is of a version that Penstock does not support."""
 

@@ -1,6 +1,7 @@
 """Named places where a test may end the process as if it were killed.
 
-`PENSTOCK_FAILPOINT=spill:3` kills the process (SIGKILL: no clean-up, no flush) when it passes `spill` the third time.
+`PENSTOCK_FAILPOINT=spill:3` kills the process (SIGKILL: no clean-up, no flush) when it passes `spill` the third time;
+the last that it says on stderr is `killed at spill`, so that this end is told from any other.
 Guarantee: without that variable a pass costs one comparison and does nothing.
 """
 
@@ -10,7 +11,7 @@ import os
 import signal
 
 CAPTURE = ("receive", "assemble", "spill", "deliver", "confirm", "feedback")
-REFERENCE = ("base", "head", "unlink")
+REFERENCE = ("base", "head", "unlink", "saved")
 ENGINE = ("settle", "resolve", "build", "write", "flush")
 # Durable in every sink, a batch is about to be logged by Spark; logged, the slot is about to pass it, or just did.
 SPARK = ("checkpoint", "acknowledge")
@@ -27,4 +28,10 @@ def passing(name: str) -> None:
     if name == _name:
         _left -= 1
         if _left <= 0:
+            os.write(2, f"{said(name)}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def said(name: str) -> str:
+    """What a process says that is killed at the failpoint `name`."""
+    return f"killed at {name}"

@@ -22,6 +22,8 @@ _HALF = re.compile(r"[0-9A-Fa-f]{1,8}")
 class Lsn(int):
     """A position in the WAL: 64 bits, ordered as a number, written as `16/B374D848`."""
 
+    __slots__ = ()
+
     ZERO: ClassVar[Lsn]
     MAX: ClassVar[Lsn]
 

@@ -190,6 +190,8 @@ def read_tables(
     conn: SqlConnection, tables: Collection[QualifiedTable] | None = None
 ) -> dict[QualifiedTable, TableInfo]:
     """The named relations as they are now; all of the users' own without names. One that is not there is left out."""
+    if tables is not None and not tables:
+        return {}
     with translating("reading the catalog"), one_snapshot(conn):
         found = _read_relations(conn, tables)
         parts = _read_parts(conn, [row[0] for row in found])

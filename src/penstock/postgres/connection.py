@@ -18,6 +18,7 @@ import select
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -217,7 +218,14 @@ def _failure(pgconn: pq.abc.PGconn, attempt: Attempt, deadline: float, verbose: 
         return refused(states, _ROUTINE.findall(text), attempt)
     if pgconn.needs_password:
         return no_password(attempt)
-    return diagnose(attempt, deadline) or broken_off(attempt, verbose)
+    return diagnose(_placed(pgconn, attempt), deadline) or broken_off(attempt, verbose)
+
+
+def _placed(pgconn: pq.abc.PGconn, attempt: Attempt) -> Attempt:
+    """The same with the socket folder that libpq took by itself: each build of it has its own."""
+    if attempt.endpoint.host or attempt.endpoint.hostaddr:
+        return attempt
+    return replace(attempt, endpoint=attempt.endpoint._replace(host=pgconn.host.decode("utf-8", "replace")))
 
 
 def _check(pgconn: pq.abc.PGconn, attempt: Attempt, target: str) -> None:

@@ -39,6 +39,14 @@ SELECT a.attname::text, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
+# The catalog is read as of the snapshot, the function tells of now.
+_MOVED = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class c
+    WHERE (c.oid = {table}::regclass OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree({table}::regclass)))
+    AND c.relfilenode <> pg_catalog.pg_relation_filenode(c.oid)
+)
+"""
 # What the server answers where the exporting transaction is over, or was never its own.
 _GONE = frozenset({"22023", "42704", "55000"})
 
@@ -103,6 +111,12 @@ def take_ticket(connection: Connection, tables: Iterable[Lockable], adopted: str
     state, server = _row(connection, _STATE)
     (name,) = _row(connection, "SELECT pg_catalog.pg_export_snapshot()")
     return Ticket(name, state, server, connection.info.host, str(connection.info.port))
+
+
+def was_written_anew(connection: Connection, table: QualifiedTable) -> bool:
+    """Whether an ALTER TABLE came between the adopted snapshot and the lock: to that snapshot the table is empty."""
+    (found,) = _row(connection, _MOVED.format(table=literal(table.sql)))
+    return bool(found)
 
 
 def open_reading(settings: ConnectionSettings) -> Connection:

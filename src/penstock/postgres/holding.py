@@ -29,7 +29,7 @@ from penstock.postgres.parley import Line, call
 from penstock.postgres.processes import Watched
 from penstock.postgres.snapshot_plan import Selection
 
-_CALL_S = 5.0
+_CALL_S = 15.0
 _ANSWER_S = 60.0
 # It forks before anything is imported that may start a thread: whoever plans a read does not wait for the holder's end.
 _START = """

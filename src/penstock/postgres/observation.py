@@ -6,12 +6,12 @@ those of the topmost published table above it; which of both holds is the server
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.model import Op, QualifiedTable
-from penstock.postgres.catalog import TableInfo, TableKind
+from penstock.postgres.catalog import ColumnInfo, TableInfo, TableKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,20 @@ class PublicationInfo:
         """Whether a table, or one above it, was put into the publication: a later partition of it is in, too."""
         family = {info.table, *info.ancestors}
         return self.all_tables or bool(family & self.listed) or any(table.schema in self.schemas for table in family)
+
+
+def carried(info: TableInfo, publication: PublicationInfo | None) -> tuple[ColumnInfo, ...]:
+    """The columns of a table that a publication sends, or would send: of generated ones, those it was told to."""
+    found = [publication.published.get(table) for table in (info.table, *info.partitions)] if publication else []
+    lists = [one.columns for one in found if one] or [None]
+    stored = publication is not None and publication.generated
+
+    def is_sent(column: ColumnInfo, listed: Collection[str] | None) -> bool:
+        if listed is not None:
+            return column.name in listed
+        return not column.generated or (stored and column.generated == "stored")
+
+    return tuple(column for column in info.columns if all(is_sent(column, listed) for listed in lists))
 
 
 @dataclass(frozen=True, slots=True)

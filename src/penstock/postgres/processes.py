@@ -11,6 +11,9 @@ from pathlib import Path
 
 Watched = list[int | str]
 
+# A process that has ended and was not collected yet is listed, but is no more.
+_ENDED = "ended"
+
 
 def mark(pid: int) -> Watched:
     """A process to watch: its number and when it was started."""
@@ -20,13 +23,18 @@ def mark(pid: int) -> Watched:
 def is_alive(watched: Watched) -> bool:
     """Whether a marked process still runs."""
     pid, started = watched
+    return runs(int(pid)) and _started(int(pid)) == started
+
+
+def runs(pid: int) -> bool:
+    """Whether there is a process of this number that has not ended."""
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # it is there, and somebody else's
         pass
-    return _started(int(pid)) == started
+    return _started(pid) != _ENDED
 
 
 def parent(pid: int) -> int:
@@ -47,8 +55,7 @@ def command(pid: int) -> str:
 
 def _started(pid: int) -> str:
     fields = _fields(pid)
-    # A process that has ended and was not collected yet is listed, but is no more.
-    return "" if not fields else "ended" if fields[0] == "Z" else fields[19]
+    return "" if not fields else _ENDED if fields[0] == "Z" else fields[19]
 
 
 def _fields(pid: int) -> list[str]:

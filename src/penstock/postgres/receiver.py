@@ -23,11 +23,9 @@ from typing import TypeVar
 
 from penstock import failpoints
 from penstock.errors import (
+    PASSING,
     BugError,
-    CapacityError,
     PenstockError,
-    RecoveryError,
-    RetryableError,
     SlotActiveError,
     UnavailableError,
 )
@@ -57,7 +55,6 @@ _USUAL_SENDER_TIMEOUT_S = 60.0
 # A stream that stood this long was no failed attempt.
 _STOOD_S = 30.0
 # Once a stream has been open, these pass too: a server that restarts is short of connections, or a standby at first.
-_PASSING = (RetryableError, CapacityError, RecoveryError)
 
 
 class Receiver:
@@ -297,7 +294,7 @@ class Receiver:
                 self._trouble = error.message
                 log.info("waiting for slot %s, which is in use: %s", self._config.slot, error.message)
                 wait_s = replication.backoff_s(self._attempts, ceiling_s=2.0)
-            except _PASSING as error:
+            except PASSING as error:
                 if not self._connected:
                     raise  # never been there: more likely a wrong address than passing trouble
                 wait_s = replication.backoff_s(self._attempts)
@@ -343,6 +340,9 @@ class Receiver:
             switch = replication.timeline_switch(client, known.timeline)
         resume.check_origin(known, found, switch, held)
         resume.check_wal(held, client.system.wal_end)
+        if known and known.timeline != found.timeline:
+            with self._changed:
+                self._reached = self._seen = held  # what the server before had written beyond that does not come
         self._origin = found
 
     def _claim_slot(self, client: Client, held: Lsn) -> None:
@@ -445,8 +445,9 @@ class Receiver:
         self._report(duplex)
 
     def _take_note(self, transaction: Transaction, complete: list[Transaction]) -> None:
-        if transaction.end_lsn <= self._received:
-            transaction.release()  # received before the connection was lost
+        if transaction.end_lsn <= max(self._received, self._floor):
+            self._received = max(self._received, transaction.end_lsn)
+            transaction.release()  # received before the connection was lost, or by a run before this one
             return
         self._received = transaction.end_lsn
         self._progress(transaction.end_lsn)

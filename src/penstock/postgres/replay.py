@@ -119,16 +119,24 @@ class Replay:
         return self._idle(start) if upto == Lsn.MAX else start
 
     def _idle(self, start: Cut) -> Cut:
-        reached = self.reached
-        if start.rows is not None or reached <= start.lsn:
+        if start.rows is not None:
             return start
         idle_s = time.monotonic() - self._moved_at
-        if reached - start.lsn < IDLE_BYTES and idle_s < IDLE_S:
+        if self.reached - start.lsn < IDLE_BYTES and idle_s < IDLE_S:
             return start
-        if self._receiver.holds(start.lsn):
-            return start  # a change came meanwhile: next time
-        self._moved_at = time.monotonic()
-        return Cut(reached)
+        found = self.resting(start)
+        if found != start:
+            self._moved_at = time.monotonic()
+        return found
+
+    def resting(self, start: Cut) -> Cut:
+        """How far there is nothing after `start`, by the stream's own word; `start` where a change waits.
+
+        A position of any other origin may lie inside of a commit, which a server that is asked to go on behind it
+        leaves out.
+        """
+        reached = self.reached
+        return start if reached <= start.lsn or self._receiver.holds(start.whole) else Cut(reached)
 
     def between(
         self, start: Cut, end: Cut, patience_s: float, meanwhile: Callable[[], None] = lambda: None

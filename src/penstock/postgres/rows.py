@@ -11,7 +11,7 @@ sent does. No Python runs per row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,13 +79,24 @@ def schema_of(relation: Relation) -> pa.Schema:
     return pa.schema([*own, *ADDED])
 
 
-def row_batches(piece: Changes, shape: RowShape, keys: Keys) -> list[TableBatch]:
-    """The piece as Arrow, a batch for each table in it. `keys` are the primary keys that are known."""
+def row_batches(
+    piece: Changes, shape: RowShape, keys: Keys, only: Collection[QualifiedTable] | None = None
+) -> list[TableBatch]:
+    """The piece as Arrow, a batch for each table in it. `keys` are the primary keys that are known.
+
+    Of tables that are not among `only` no value is looked at.
+    """
+
+    def is_wanted(relation: Relation) -> bool:
+        return only is None or relation.table in only
+
     origins = piece.origins()
     if isinstance(piece.rows, Truncated):
-        return [_truncated(origins, at, relation) for at, relation in enumerate(piece.rows.relations)]
-    found = split(piece.rows, lambda relation: range(len(relation.columns)))
-    return [_table_batch(origins, rows, shape, _key_columns(rows.relation, keys)) for rows in found]
+        named = enumerate(piece.rows.relations)
+        return [_truncated(origins, at, relation) for at, relation in named if is_wanted(relation)]
+    found = split(piece.rows, lambda relation: range(len(relation.columns)) if is_wanted(relation) else ())
+    wanted = [rows for rows in found if is_wanted(rows.relation)]
+    return [_table_batch(origins, rows, shape, _key_columns(rows.relation, keys)) for rows in wanted]
 
 
 def _key_columns(relation: Relation, keys: Keys) -> list[int]:

@@ -11,6 +11,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,12 +172,7 @@ def create(
     The server waits for every transaction that is running: after 3 s `on_wait` is called once, and `stop` cancels.
     A temporary slot lives as long as `connection`.
     """
-    version = connection.info.server_version
-    require_primary(connection, f"creating slot {name}")  # from 16 on a standby would have one of its own, in its time
-    if failover and version < 170000:
-        raise ConfigError(
-            f"failover slots need Postgres 17; the server is {version // 10000}", hint="Leave failover out."
-        )
+    _require_fit(connection, name, temporary, failover)
     flags = [literal(name), literal(_PLUGIN), str(temporary).lower(), "false", *(["true"] if failover else [])]
     statement = f"SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot({', '.join(flags)})"
     with translating(f"creating slot {name}"):
@@ -184,6 +180,16 @@ def create(
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)
     return Lsn.parse((result.get_value(0, 0) or b"0/0").decode())
+
+
+def _require_fit(connection: Connection, name: str, temporary: bool, failover: bool) -> None:
+    """Refuse what the server would refuse in its own words, or do in a way that nobody wants."""
+    require_primary(connection, f"creating slot {name}")  # from 16 on a standby would have one of its own, in its time
+    version = connection.info.server_version // 10000
+    if failover and version < 17:
+        raise ConfigError(f"failover slots need Postgres 17; the server is {version}", hint="Leave failover out.")
+    if failover and temporary:
+        raise ConfigError("a temporary slot cannot survive a failover", hint="Leave one of the two out.")
 
 
 def create_exporting(
@@ -195,13 +201,21 @@ def create_exporting(
 ) -> tuple[Lsn, str]:
     """Create a slot over a replication connection; its consistent point, and the name of the snapshot of that moment.
 
-    The snapshot can be adopted until `connection` runs its next command or ends. It waits as `create`.
+    The snapshot can be adopted until `connection` runs its next command or ends. It waits as `create`; where the
+    waiting ends with an exception, the server gives it up, too.
     """
+    _require_fit(connection, name, False, failover)
     version = connection.info.server_version
     words = ["SNAPSHOT 'export'", *(["FAILOVER"] if failover else [])]
     options = f"({', '.join(words)})" if version >= 150000 else "EXPORT_SNAPSHOT"
     statement = f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL {_PLUGIN} {options}"
-    result = _patiently(connection, statement, threading.Event(), on_wait)
+    with translating(f"creating slot {name}"):
+        try:
+            result = _patiently(connection, statement, threading.Event(), on_wait)
+        except BaseException:
+            with suppress(psycopg.Error):  # there may be nobody left to tell
+                connection.cancel_safe(timeout=_CANCEL_S)
+            raise
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise _refused(connection, f"creating slot {name}", name, result)
     lsn, snapshot = ((result.get_value(0, column) or b"").decode() for column in (1, 2))
@@ -304,6 +318,13 @@ def lag(connection: Connection, name: str) -> int | None:
     """Bytes of WAL that the slot's consumer has not confirmed; None where there is no such slot."""
     slot = inspect(connection, name)
     return slot.lag_bytes if slot else None
+
+
+def wal_end(connection: Connection) -> Lsn:
+    """How far the server's WAL is flushed."""
+    with translating("asking how far the WAL reaches"):
+        ((text,),) = execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+    return Lsn.parse(text)
 
 
 def heartbeat(connection: Connection) -> Lsn:

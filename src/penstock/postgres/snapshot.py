@@ -12,6 +12,7 @@ from __future__ import annotations
 import select as sockets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import repeat
 from typing import Any, Literal
 
 import psycopg
@@ -32,6 +33,9 @@ from penstock.postgres.values import Typed
 
 # Large enough that array operations pay, small enough for a cache; a row that is larger still comes whole.
 BLOCK_BYTES = 2 << 20
+# libpq reads what has arrived into a buffer of 16 KB, a hundred rows, which grows for one large message and stays so:
+# then each read of the socket takes all there is, and receiving a row an eighth less.
+_WIDEN = b"SELECT pg_catalog.repeat('x', 500000)"
 
 Unrepresentable = Literal["error", "null"]
 
@@ -103,6 +107,7 @@ def _binary(connection: Connection, selection: Selection, part: Range) -> Iterat
 def _received(connection: Connection, statement: str, selection: Selection) -> Iterator[tuple[bytearray, list[int]]]:
     """The answer to a COPY, block by block, each with the sizes of its messages, one a row."""
     pgconn, what = connection.pgconn, f"reading {selection.table}"
+    pgconn.exec_params(_WIDEN, [])
     # The extended protocol takes one statement: a condition cannot bring another one with it.
     result = pgconn.exec_params(statement.encode(), [])
     if result.status != pq.ExecStatus.COPY_OUT:
@@ -121,19 +126,18 @@ def _receive(pgconn: pq.abc.PGconn) -> tuple[bytearray, list[int], bool]:
     """Messages of about a block, waiting for them, and whether they are the last."""
     wait = sockets.poll()
     wait.register(pgconn.socket, sockets.POLLIN)
-    block, sizes, size = bytearray(), list[int](), 0
-    get, note = pgconn.get_copy_data, sizes.append
-    while size < BLOCK_BYTES:
-        count, message = get(1)
-        if count > 0:
+    block, sizes = bytearray(), list[int]()
+    get, note, without_waiting = pgconn.get_copy_data, sizes.append, repeat(1)
+    while len(block) < BLOCK_BYTES:
+        for count, message in map(get, without_waiting):  # what the driver has received, which is little
+            if count <= 0:
+                break
             block += message  # at once: the driver's buffer is then used again while it is in the cache
             note(count)
-            size += count
-        elif count == 0:
-            wait.poll()
-            pgconn.consume_input()
-        else:
+        if count < 0:
             return block, sizes, True
+        wait.poll()
+        pgconn.consume_input()
     return block, sizes, False
 
 

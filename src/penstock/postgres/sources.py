@@ -52,11 +52,11 @@ def from_url(url: str) -> dict[str, str]:
     _clean(url, "the connection URL")
     try:
         options = pq.Conninfo.parse(url.encode())
+        found = {option.keyword.decode(): option.val.decode() for option in options if option.val}
     except (psycopg.Error, UnicodeError):
-        options = None  # left here, so that no chained error quotes the string
-    if options is None or _has_torn_password(url):
+        found = None  # left here, so that no chained error quotes the string
+    if found is None or _has_torn_password(url):
         raise _unreadable(url)
-    found = {option.keyword.decode(): option.val.decode() for option in options if option.val}
     if _OURS in found:
         raise ConfigError("the connection URL sets 'replication', which Penstock sets where it is needed")
     return found

@@ -66,6 +66,9 @@ class Rows(NamedTuple):
 Part = Rows | Segment | Truncated
 
 
+_NONE: frozenset[int] = frozenset()  # one for all: an empty one of its own would be a fifth of a small transaction
+
+
 class Transaction(NamedTuple):
     """A committed transaction. `rows` counts its changes, `size` the bytes they came in."""
 
@@ -75,7 +78,7 @@ class Transaction(NamedTuple):
     rows: int
     size: int
     parts: Sequence[Part] = ()
-    aborted: frozenset[int] = frozenset()
+    aborted: frozenset[int] = _NONE
     spool: Spool | None = None
     surviving: Sequence[int] = ()  # rows of each part, known where savepoints were rolled back
 
@@ -203,7 +206,7 @@ class _Open:
             self.spool.close()
 
     def close(self, end_lsn: int, commit_time: int) -> Transaction:
-        aborted = frozenset(self.aborted) if self.aborted else frozenset[int]()
+        aborted = frozenset(self.aborted) if self.aborted else _NONE
         parts = self.parts if self.rows else ()
         lsn = int.__new__(Lsn, end_lsn)  # 64 bits by their form
         left = [sum(n for xid, n in counts.items() if xid not in aborted) for counts in self.counts] if aborted else ()

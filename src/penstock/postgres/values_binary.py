@@ -9,6 +9,7 @@ Guarantees: an array equals the one that `values.to_arrow` gives for the texts o
 
 from __future__ import annotations
 
+from binascii import hexlify
 from typing import Any, Final
 
 import numpy as np
@@ -49,9 +50,10 @@ _LEADING: Final = {_JSONB: b"\x01"}
 _EPOCH_DAYS: Final = 10_957
 _DAY_MICROS: Final = 86_400_000_000
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
-# Where a uuid's text has digits.
-_DIGITS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
-_HEX: Final = np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)
+# The groups of a uuid's digits, without dashes and with them.
+_GROUPS: Final = [("a", "V8"), ("b", "V4"), ("c", "V4"), ("d", "V4"), ("e", "V12")]
+_DIGITS: Final = np.dtype(_GROUPS)
+_DASHED: Final = np.dtype([field for group in _GROUPS for field in (group, (f"-{group[0]}", "V1"))][:-1])
 
 # A numeric is its digits in fours, after how many fours there are, the place of the first, its sign and its scale.
 _HEAD_WORDS: Final = 4
@@ -113,10 +115,10 @@ def _moments(numbers: Numbers, null: Mask | None, type_oid: int) -> Typed:
 
 
 def _uuids(found: Numbers, null: Mask | None) -> pa.Array[Any]:
-    text = np.full((len(found), 36), ord("-"), np.uint8)
-    digits = _HEX[np.ascontiguousarray(found).view(np.uint8)].view(np.uint8).reshape(len(found), 32)
-    for dashes, (first, end) in enumerate(_DIGITS):
-        text[:, first:end] = digits[:, first - dashes : end - dashes]
+    text = np.full(_DASHED.itemsize * len(found), ord("-"), np.uint8)
+    digits, dashed = np.frombuffer(hexlify(found.tobytes()), _DIGITS), text.view(_DASHED)
+    for group, _ in _GROUPS:
+        dashed[group] = digits[group]
     offsets = pa.py_buffer(np.arange(0, 36 * len(found) + 1, 36, dtype=np.int32))
     return pa.Array.from_buffers(pa.string(), len(found), [_valid(null), offsets, pa.py_buffer(text)])
 
