@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -145,8 +146,7 @@ def test_a_table_that_joins_later_has_every_row_once(dims: Dimensions) -> None:
     with opened[0] as open_one, opened[1] as later_one, ThreadPoolExecutor() as pool:
         open_one.execute("INSERT INTO city VALUES (7, 'open')")  # not country, which is to be published
         coming = pool.submit(read_snapshot, country)
-        query = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%pg_snapshot_xmin%' AND pid <> pg_backend_pid()"
-        wait_until(lambda: dims.execute(query), what="the snapshot to wait for the open transaction")
+        await_waiting(dims)
         later_one.execute("INSERT INTO country VALUES (6, 'begun meanwhile')")
         dims.execute("INSERT INTO country VALUES (4, 'meanwhile')")
         dims.execute("INSERT INTO city VALUES (8, 'meanwhile')")
@@ -223,14 +223,40 @@ def test_a_checkpoint_of_elsewhere_is_refused(dims: Dimensions) -> None:
     wait_until(lambda: not dims.execute("SELECT 1 FROM pg_replication_slots WHERE active"), what="the slot to be free")
     dims.execute("INSERT INTO city VALUES (9, 'skipped')")
     dims.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", dims.slot)
+    moved = restored(good)
     with pytest.raises(PositionError, match="somebody else consumed it"):
-        restored(good).poll_changes()
+        moved.poll_changes()
+    moved.again()
+    assert len(read_snapshot(moved)) == 3, "a new snapshot puts it right"
+    moved.confirm(moved.checkpoint())
+    dims.execute("UPDATE city SET name = 'followed' WHERE id = 9")
+    assert told(await_changes(moved)) == [("update_postimage", 9)]
+    moved._capture.close()
+    wait_until(lambda: not dims.execute("SELECT 1 FROM pg_replication_slots WHERE active"), what="the slot to be free")
     dims.execute("SELECT pg_drop_replication_slot(%s)", dims.slot)
     lost = restored(good)
     with pytest.raises(SlotMissingError, match=f"slot {dims.slot} is gone"):
         lost.poll_changes()
     lost.again()
     assert len(read_snapshot(lost)) == 3, "a new snapshot, and a new slot, put it right"
+
+
+def test_a_closed_table_does_not_hold_a_slot_in_which_it_has_no_place(dims18: Dimensions) -> None:
+    """E92: the slot that it had a place in is gone; the tables that go on with a new one are all that it waits for."""
+    fill(dims18, "city", "country")
+    capture = dims18.capture()
+    city, country = capture.table("city"), capture.table("country")
+    read_snapshot(city), read_snapshot(country)
+    country.close()
+    dims18.drop_slot_in_use()
+    with pytest.raises(SlotMissingError):
+        wait_until(lambda: city.poll_changes() is not None, what="the word that the slot is gone")
+    city.again()
+    read_snapshot(city)
+    dims18.execute("UPDATE city SET name = 'x'")
+    await_changes(city, 2)
+    city.confirm(checkpoint := city.checkpoint())
+    assert capture.acknowledged == acknowledged(checkpoint)
 
 
 def test_a_stream_that_is_hung_up_before_it_was_open_is_opened_anew(dims18: Dimensions) -> None:
@@ -250,11 +276,28 @@ def test_a_stream_that_is_hung_up_before_it_was_open_is_opened_anew(dims18: Dime
             capture.close()
 
 
-def test_closing_at_any_moment(dims18: Dimensions) -> None:
-    """E94: twice, before anything was opened, in the middle of a snapshot; then any use is an error."""
-    fill(dims18, "city")
-    dims18.execute("INSERT INTO city SELECT n, repeat('x', 200) FROM generate_series(10, 40000) AS n")
+def test_a_stream_that_begins_again_takes_nothing_from_a_table_with_changes_waiting(dims18: Dimensions) -> None:
+    """E92: what waited for a table when another one had the stream begin anew was not delivered, and comes again."""
+    fill(dims18, "city", "country")
     capture = dims18.capture()
+    city, country = capture.table("city"), capture.table("country")
+    read_snapshot(city), read_snapshot(country)
+    start = country.checkpoint()
+    dims18.execute("INSERT INTO city SELECT n, 'x' FROM generate_series(10, 40000) AS n")
+    first = await_changes(city)
+    assert len(first) < 39_991
+    cut = city.checkpoint()
+    country.restore(start)
+    assert city.checkpoint() == cut
+    rest = await_changes(city, 39_991 - len(first))
+    assert [change["id"] for change in first + rest] == list(range(10, 40_001))
+
+
+def test_closing_at_any_moment(dims: Dimensions) -> None:
+    """E94: twice, before anything was opened, in the middle of a snapshot; then any use is an error."""
+    fill(dims, "city")
+    dims.execute("INSERT INTO city SELECT n, repeat('x', 200) FROM generate_series(10, 40000) AS n")
+    capture = dims.capture()
     for polls in 0, 1, 1000:
         source = capture.table("city")
         for _ in range(polls):
@@ -273,7 +316,74 @@ def test_closing_at_any_moment(dims18: Dimensions) -> None:
     with pytest.raises(ConfigError, match="is closed"):
         capture.table("city")
     query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'penstock' AND datname = current_database()"
-    wait_until(lambda: not dims18.execute(query), what="every connection to end")
+    wait_until(lambda: not dims.execute(query), what="every connection to end")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "end"), [("a snapshot", "close"), ("a snapshot", "stop"), ("a held slot", "close")]
+)
+def test_closing_ends_what_the_source_waits_for(dims: Dimensions, waiting: str, end: str) -> None:
+    """E94: from another thread, while a transaction is open or somebody else reads the slot; others are not touched."""
+    fill(dims, "city", "country")
+    capture, holder = dims.capture(), dims.capture()
+    if waiting == "a held slot":
+        read_snapshot(holder.table("city"))
+    city = capture.table("city")
+    with ThreadPoolExecutor() as pool, dims.database.connect(autocommit=False) as open_one:
+        if waiting == "a snapshot":
+            read_snapshot(capture.table("country"))
+            open_one.execute("SELECT pg_current_xact_id()")
+        coming = pool.submit(read_snapshot, city)
+        if waiting == "a snapshot":
+            await_waiting(dims)
+        wait_until(lambda: capture._receiver is not None, what="the wait for the slot")
+        city.stop() if end == "stop" else city.close()
+        with pytest.raises(ConnectorError, match="is closed" if end == "close" else "was given up"):
+            coming.result(20)
+        assert city.table not in capture._deliveries
+        city.close()
+    holder.close()
+    assert len(read_snapshot(capture.table("city"))) == 2
+
+
+def test_closing_a_view_ends_the_snapshot_that_it_waits_for(dims18: Dimensions) -> None:
+    """E94: whoever updates it in another thread gets an error, at once."""
+    fill(dims18, "city", "country")
+    capture = dims18.capture()
+    read_snapshot(capture.table("country"))
+    view = ReferenceView(capture.table("city"))
+    with ThreadPoolExecutor() as pool, dims18.database.connect(autocommit=False) as open_one:
+        open_one.execute("SELECT pg_current_xact_id()")
+        coming = pool.submit(view.update)
+        await_waiting(dims18)
+        pool.submit(view.close).result(20)
+        with pytest.raises(RetryableError, match=r"a snapshot of public.city was given up"):
+            coming.result(20)
+
+
+def test_a_slot_that_goes_while_a_snapshot_is_taken_is_told_to_whoever_takes_it(dims18: Dimensions) -> None:
+    """The table whose snapshot it is, too: its changes would come from a slot that is no more."""
+    fill(dims18, "city", "country")
+    capture = dims18.capture()
+    city, country = capture.table("city"), capture.table("country")
+    read_snapshot(city)
+    with ThreadPoolExecutor() as pool, dims18.database.connect(autocommit=False) as open_one:
+        open_one.execute("SELECT pg_current_xact_id()")
+        coming = pool.submit(read_snapshot, country)
+        await_waiting(dims18)
+        dims18.drop_slot_in_use()
+        with pytest.raises(SlotMissingError):
+            wait_until(lambda: city.poll_changes() is not None, what="the word that the slot is gone")
+        open_one.commit()
+        with pytest.raises(SlotMissingError):
+            coming.result(20)
+    assert len(read_snapshot(country)) == 2, "and a new slot puts it right"
+
+
+def await_waiting(dims: Dimensions) -> None:
+    """Until a snapshot waits for running transactions."""
+    query = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%pg_snapshot_xmin%' AND pid <> pg_backend_pid()"
+    wait_until(lambda: dims.execute(query), what="the snapshot to wait for the open transaction")
 
 
 def test_tables_that_cannot_be_followed_are_refused(dims18: Dimensions) -> None:
@@ -355,34 +465,53 @@ def test_an_altered_table_stops_by_name_with_its_last_good_contents(
             assert set(view.schema.names) >= {"id", "more"}
 
 
-def test_what_nobody_polls_waits_on_disk_and_then_stops_the_others_by_name(dims18: Dimensions) -> None:
-    """Memory is bounded, so is the disk; who is polled again goes on with every change."""
+@pytest.mark.parametrize("state", ["never polled", "in its snapshot", "waiting for a snapshot"])
+def test_a_table_that_lags_behind_stops_no_other(
+    dims18: Dimensions, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E92: memory is bounded, so is the disk; the rest waits in the slot, and comes when the table is polled again."""
     fill(dims18, "city", "country")
+    dims18.execute("INSERT INTO country SELECT n, 'first' FROM generate_series(-40000, -1) AS n")
     capture = dims18.capture(buffer_bytes=100_000, spool_bytes=1_000_000)
     city, country = capture.table("city"), capture.table("country")
-    read_snapshot(city), read_snapshot(country)
-    rows = 0
-
-    def write_and_poll() -> None:
-        nonlocal rows
-        for _ in range(30):
-            ids = list(range(rows + 10, rows + 110))
+    read_snapshot(city)
+    coming: Future[list[dict[str, Any]]] | None = None
+    with ThreadPoolExecutor() as pool, dims18.database.connect(autocommit=False) as open_one:
+        if state == "waiting for a snapshot":
+            open_one.execute("SELECT pg_current_xact_id()")
+            coming = pool.submit(read_snapshot, country)
+            await_waiting(dims18)
+        elif state == "in its snapshot":
+            assert country.poll_snapshot() is not None
+        else:
+            read_snapshot(country)
+        for number in range(30):
+            ids = list(range(100 * number + 10, 100 * number + 110))
             dims18.execute("INSERT INTO country SELECT unnest(%s::int[]), repeat('x', 500)", ids)
-            dims18.execute("UPDATE city SET name = %s", str(rows))
-            rows += 100
-            await_changes(city, 2)
-
-    with pytest.raises(RetryableError, match=r"changes of public.country wait on disk, because nobody polls it"):
-        write_and_poll()
-    assert sum(one.backlog.memory_bytes for one in capture._deliveries.values()) < 400_000
-    found = await_changes(country, rows)
-    ids = [change["id"] for change in found if change["_change_type"] == "insert"]
-    assert ids == list(range(10, 10 + len(ids)))
+            dims18.execute("UPDATE city SET name = %s", str(number))
+            assert {change["name"] for change in await_changes(city, 2)} >= {str(number)}
+            waiting = [one.backlog for one in capture._deliveries.values()]
+            assert sum(backlog.memory_bytes for backlog in waiting) < 400_000
+            assert sum(backlog.disk_bytes for backlog in waiting) < 1_400_000
+        assert "bytes of changes of public.country wait on disk" in caplog.text
+        lagging = country.checkpoint()
+        open_one.commit()
+        rows = coming.result(20) if coming else read_snapshot(country)
+    assert lagging.position.lsn < city.checkpoint().position.lsn
+    inserted = [row["id"] for row in rows if row["id"] >= 10]
+    while len(inserted) < 3_000:
+        inserted += [change["id"] for change in await_changes(country)]
+    assert inserted == list(range(10, 3_010))
+    assert country.poll_changes() is None
+    dims18.execute("UPDATE city SET name = 'last'")
     await_changes(city, 2)
+    for source in city, country:
+        source.confirm(source.checkpoint())
+    assert capture.acknowledged > lagging.position.lsn
 
 
 def test_one_transaction_larger_than_the_disk_limit_stops_nobody_for_good(dims18: Dimensions) -> None:
-    """The first view meets what waits for the second, which has to have its turn all the same."""
+    """The first view goes on beside what waits for the second, which has all of it in the end."""
     fill(dims18, "city", "country")
     capture, stop = dims18.capture(buffer_bytes=100_000, spool_bytes=100_000), threading.Event()
     with ReferenceView(capture.table("city")) as city, ReferenceView(capture.table("country")) as country:

@@ -62,6 +62,11 @@ def test_a_copy_is_kept_current_and_looked_up(dims18: Dimensions, shell: Shell, 
     assert error["error"]["type"] == "SlotMissingError"
     assert shell.run("lookup", "city", "2")[0]["row"] == {"id": 2, "name": None}, "the last good contents"
     shell.run("follow", "city", "price", "--once", "--fresh")
+    next((tmp_path / "views" / "public.city").glob("base-*")).write_bytes(b"damaged")
+    (error,) = shell.run("follow", "city", "price", "--once", code=1)
+    assert "is damaged" in error["error"]["message"] and "--fresh" in error["error"]["hint"]
+    shell.run("follow", "city", "price", "--once", "--fresh")
+    assert shell.run("lookup", "city", "3")[0]["row"] == {"id": 3, "name": "Oslo"}
 
 
 def test_what_is_wrong_is_told(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,18 +77,18 @@ def writing(dims: Dimensions, rng: random.Random) -> Iterator[None]:
 
 
 def test_a_killed_view_goes_on_from_what_it_saved(dims18: Dimensions, tmp_path: Path, rng: random.Random) -> None:
-    """E93, E21: between the files of a new generation, and at random; nothing is lost, and nothing left behind."""
+    """E93, E21: at steps of saving, between that and confirming, and at random; nothing is lost or left behind."""
     dims18.execute("CREATE TABLE city (id int PRIMARY KEY, name text)")
     dims18.execute("INSERT INTO city SELECT n, 'x' FROM generate_series(1, 100) AS n")
     dims18.execute("CREATE PUBLICATION dims FOR TABLE city")
     with writing(dims18, rng):
-        for point in ("base:1", "head:2", "unlink:1", ""):
+        for point in ("base:1", "head:2", "unlink:1", "saved:2", ""):
             with following(dims18, tmp_path, point) as child:
                 if point:
                     assert child.wait(30) == -signal.SIGKILL
                     continue
                 before = place(tmp_path)
-                wait_until(lambda: place(tmp_path) > before, what="some progress")  # noqa: B023
+                wait_until(lambda: place(tmp_path) > before, 30, "some progress")  # noqa: B023
                 threading.Event().wait(rng.uniform(0, 0.2))
     capture = dims18.capture()
     with ReferenceView(capture.table("city"), path=tmp_path) as view:

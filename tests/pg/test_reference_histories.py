@@ -1,6 +1,6 @@
 """Random histories: views that are saved, lose their process and are restored at random equal their tables in the end.
 
-`PENSTOCK_SEED` repeats a run's choices (the interleaving of writers is the machine's), `PENSTOCK_HISTORIES` says how
+`PENSTOCK_SEED` repeats a run's choices (the interleaving of processes is the machine's), `PENSTOCK_HISTORIES` says how
 many histories there are for each major.
 """
 
@@ -8,86 +8,72 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.contracts import SourceCheckpoint
-from penstock.model import Lsn
-from penstock.reference import ReferenceCapture, ReferenceView
+from penstock import failpoints
 from penstock.reference.checkpoint import acknowledged
 from penstock.reference.store import read_saved
+from tests.fixtures.commands import environment
 from tests.fixtures.histories import History, Kind
+from tests.fixtures.reference_consumers import Consumer
 from tests.fixtures.references import Dimensions
 from tests.fixtures.waiting import wait_until
 
 HISTORIES = int(os.environ.get("PENSTOCK_HISTORIES", "3"))
+POINTS = (*failpoints.REFERENCE, "deliver", "feedback")
 
 
-class Consumer:
-    """A process that has views of some tables; `crash` ends it as a kill would."""
+class Killed:
+    """A consumer in a process of its own, which ends by a kill: at a step of its saving, its reading, or anywhere."""
 
-    def __init__(self, dims: Dimensions, folder: Path, kinds: list[Kind], rng: random.Random) -> None:
-        self.rng = rng
-        self.folder = folder
-        # A small buffer, so that batches are cut inside of transactions and wait on disk.
-        self.capture: ReferenceCapture = dims.capture(buffer_bytes=rng.choice([2_000, 64 << 20]))
-        self.views: dict[str, ReferenceView] = {}
-        for kind in kinds:
-            self.join(kind)
+    def __init__(self, dims: Dimensions, folder: Path, late: Kind, kinds: list[Kind], rng: random.Random) -> None:
+        point = f"{rng.choice(POINTS)}:{rng.randint(1, 20)}" if rng.random() < 0.6 else ""
+        words = [dims.database.url, dims.slot, str(folder), str(rng.getrandbits(32)), late.name]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fixtures.reference_consumers", *words, *(kind.name for kind in kinds)],
+            env=environment(PENSTOCK_FAILPOINT=point), stdout=subprocess.PIPE, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
 
-    def join(self, kind: Kind) -> None:
-        """Have a view more; one that was saved goes on from there."""
-        source = self.capture.table(kind.name)
-        self.views[kind.name] = ReferenceView(source, path=self.folder / kind.name, save_every_s=1e9)
+    def await_work(self) -> None:
+        """Until it has done something, or is dead already."""
+        assert self.process.stdout
+        self.process.stdout.readline()
 
-    def step(self) -> None:
-        view = self.rng.choice(list(self.views.values()))
-        view.update()
-        if self.rng.random() < 0.3:
-            view.save()
-
-    def crash(self) -> None:
-        """Lose what was not saved."""
-        self.capture.close()
-        for view in self.views.values():
-            if view._store:
-                view._store.close()
-
-    def rows(self, kind: Kind) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """What the view of a table holds, by key."""
-        found = self.views[kind.name].to_arrow().to_pylist()
-        return {tuple(row[column] for column in kind.key): row for row in found}
+    def await_death(self) -> None:
+        try:
+            self.process.communicate(timeout=60)
+        finally:
+            self.process.kill()
+            self.process.communicate()
+        assert self.process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_views_equal_their_tables_after_any_history(
     dims: Dimensions, number: int, rng: random.Random, tmp_path: Path
 ) -> None:
-    """E90, E92, E93, E95: three writers, three tables, one of which joins later; saved, crashed, restored at random."""
+    """E90, E92, E93, E95: three writers, three tables, one of which joins later; saved, killed, restored at random."""
     history = History(dims.database, rng, alters=False)
     *kinds, late = history.tables
     dims.execute(f"CREATE PUBLICATION dims FOR TABLE {', '.join(kind.name for kind in history.tables)}")
-    joined, consumer = kinds, Consumer(dims, tmp_path, kinds, rng)
-    consumer.step()  # makes the slot: not beside a TRUNCATE, of which servers then lose track at times (XX000)
-    writing = threading.Thread(target=history.write, args=(40, 3))
-    writing.start()
-    crashes = rng.randint(1, 3)
-    while writing.is_alive() or crashes:
-        for _ in range(rng.randint(1, 10)):
-            consumer.step()
-        if late.name not in consumer.views and rng.random() < 0.3:
-            joined = history.tables
-            consumer.join(late)
-        if crashes and rng.random() < 0.3:
-            crashes -= 1
-            consumer.crash()
-            consumer = Consumer(dims, tmp_path, joined, rng)
-    writing.join()
-    if late.name not in consumer.views:
-        consumer.join(late)
+    # Not beside a TRUNCATE, of which servers then lose track at times (XX000).
+    dims.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", dims.slot)
+    for _ in range(rng.randint(1, 3)):
+        has_joined = (tmp_path / late.name / "view.json").exists()
+        killed = Killed(dims, tmp_path, late, history.tables if has_joined else kinds, rng)
+        killed.await_work()
+        writing = threading.Thread(target=history.write, args=(15, 3))
+        writing.start()
+        killed.await_death()
+        writing.join()
+    consumer = Consumer(dims.capture(), tmp_path, [kind.name for kind in history.tables], rng)
     end = dims.wal_end()
 
     def caught_up() -> bool:
@@ -98,14 +84,16 @@ def test_views_equal_their_tables_after_any_history(
 
     wait_until(caught_up, 30, "every view to be saved behind the end, and the slot to follow")
     for kind in history.tables:
-        assert consumer.rows(kind) == history.rows(kind), kind.name
+        assert rows(consumer, kind) == history.rows(kind), kind.name
         saved = read_saved(tmp_path / kind.name)
-        assert position(saved.checkpoint) >= end
+        assert acknowledged(saved.checkpoint) >= end
         assert sorted(map(str, saved.contents.table().to_pylist())) == sorted(
             map(str, consumer.views[kind.name].to_arrow().to_pylist())
         )
-    consumer.crash()
+    consumer.close()
 
 
-def position(checkpoint: SourceCheckpoint) -> Lsn:
-    return acknowledged(checkpoint)
+def rows(consumer: Consumer, kind: Kind) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """What the view of a table holds, by key."""
+    found = consumer.views[kind.name].to_arrow().to_pylist()
+    return {tuple(row[column] for column in kind.key): row for row in found}

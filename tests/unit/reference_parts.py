@@ -134,5 +134,8 @@ class Script:
     def again(self) -> None:
         self._complete, self._left = False, None
 
+    def stop(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True

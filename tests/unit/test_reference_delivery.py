@@ -88,8 +88,25 @@ def test_the_slot_may_pass_whole_transactions_only() -> None:
     assert city.reached(Lsn(35)) == (Position(Lsn(35), 0), 35)
     again = delivery()
     again.place(Position(Lsn(30), 1), Lsn(20))
+    assert again.reached(Lsn(25)) == (Position(Lsn(30), 1), 25), "a stream that begins before it takes nothing back"
     offer(again, transaction(20, (CITY, 1)), transaction(30, (CITY, 2), (CITY, 3), (CITY, 4)))
     assert taken(again) == [(30, 2, 4)]
+
+
+def test_what_there_is_no_room_for_is_not_covered_and_comes_again() -> None:
+    """E92: what waits is handed out; behind it nothing counts as delivered until the stream has told it once more."""
+    city, stream = delivery(), [transaction(lsn, (CITY, lsn), (CITY, lsn + 1)) for lsn in (10, 20, 30)]
+    offer(city, stream[0])
+    city.late = True
+    offer(city, *stream[1:])
+    assert taken(city) == [(10, 0, 10), (10, 1, 11)]
+    assert city.reached(Lsn(35)) == (Position(Lsn(10), 1), 0)
+    assert not city.pass_over(Seen("9:9:", Lsn(5))), "what followed was not kept"
+    city.late = True
+    city.rewind(Lsn(35))
+    offer(city, *stream)
+    assert taken(city)[-2:] == [(30, 0, 30), (30, 1, 31)]
+    assert city.reached(Lsn(35)) == (Position(Lsn(35), 0), 35)
 
 
 def test_what_a_snapshot_has_seen_is_dropped_from_what_waits() -> None:

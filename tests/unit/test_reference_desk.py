@@ -43,9 +43,15 @@ def test_a_run_sees_one_version_and_the_next_one_the_newest(desk: ViewDesk, sour
         assert len(desk.version(f"other {number}/0")) == 12
     assert ids(desk, "query/1") == list(range(11)), "a query's version is kept until its next micro-batch"
     assert ids(desk, "query/2") == list(range(12))
+    assert ids(desk, "query/1") == list(range(11)), "a late task of the micro-batch before"
+    source.will_send(insert(12, "y", None))
+    assert ids(desk, "query/2") == list(range(12)), "which changes nothing for those of this one"
+    assert ids(desk, "query/3") == list(range(13))
     for number in range(200):
         desk.version(f"other {number}/0")
-    assert len(desk._versions) == 72, "old ones are forgotten"
+        desk.version(f"other {number}/1")
+        desk.version(f"other {number}/2")
+    assert len(desk._versions) == 8 + 2 * 64, "old ones are forgotten"
 
 
 def test_who_does_not_know_the_key_is_not_answered_and_a_closed_view_answers_nobody(desk: ViewDesk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,15 @@ from typing import Any
 import pytest
 
 from penstock.contracts import ReferenceTableSource, SourceCheckpoint
-from penstock.errors import ConfigError, DiskError, OperatorError, PenstockError, PositionError, RetryableError
+from penstock.errors import (
+    CapacityError,
+    ConfigError,
+    DiskError,
+    OperatorError,
+    PenstockError,
+    PositionError,
+    RetryableError,
+)
 from penstock.model import Lsn, Position, QualifiedTable
 from penstock.reference import checkpoint as checkpoints
 from penstock.reference import store as store_module
@@ -47,9 +56,15 @@ def test_a_view_follows_its_source_and_shows_whole_transactions_only() -> None:
         assert view.update() == 2
         assert held(view) == {OSLO, BERN}
         assert view.version == before + 1
+        source.will_send(update(2, "OSLO", "b"), whole=False)
+        assert view.update() == 0
+        source.whole = source.lsn
+        assert view.update() == 1, "that it was whole became known later"
+        source.will_send(update(2, "Oslo", "b"))
+        view.update()
         assert view.lookup(3) == {"id": 3, "name": "Bern", "notes": "c"}
         assert (view.lookup(1), view.key, len(view)) == (None, ("id",), 2)
-        assert source.confirmed == [100, 102], "without a folder what is applied is confirmed, and no sooner"
+        assert source.confirmed == [100, 102, 103, 104], "without a folder what is applied is confirmed, and no sooner"
     assert source.closed
 
 
@@ -278,6 +293,39 @@ def test_a_fresh_view_begins_with_a_snapshot_whatever_was_saved(tmp_path: Path) 
             view.refresh()
 
 
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: _cut(folder / "base-1.arrow"),
+        lambda folder: (folder / "base-1.arrow").unlink(),
+        lambda folder: (folder / "log-1").unlink(),
+        lambda folder: (folder / "view.json").write_bytes(b"\0"),
+        lambda folder: (folder / "view.json").write_text('{"format": 2, "generation": 1, "checkpoint": "newer"}'),
+        lambda folder: (folder / "view.json").write_text('{"format": 1, "checkpoint": "garbage"}'),
+    ],
+)
+def test_a_fresh_view_is_the_way_out_of_a_folder_that_cannot_be_read(
+    damage: Callable[[Path], Any], is_fresh: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        view.update()
+    damage(tmp_path)
+    with ReferenceView(Script(), path=tmp_path) as view, pytest.raises(PenstockError) as refused:
+        view.update()
+    with ReferenceView(Script([OSLO]), path=tmp_path, fresh=is_fresh) as view:
+        view.update() if is_fresh else view.refresh()
+        assert held(view) == {OSLO}
+    assert refused.value.message in caplog.text
+    found = read_saved(tmp_path)
+    assert {tuple(row.values()) for row in found.contents.table().to_pylist()} == {OSLO}
+    assert len(list(tmp_path.glob("*-*"))) == 2
+
+
 def test_a_full_disk_is_told_and_what_it_lost_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Script([ROME])
     with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
@@ -295,6 +343,127 @@ def test_a_full_disk_is_told_and_what_it_lost_is_written_later(tmp_path: Path, m
         view.update()
         assert source.confirmed == [100, 101]
         assert len(read_saved(tmp_path).contents) == 2
+
+
+def test_a_generation_that_was_not_named_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E92: what is confirmed stands in the files that a restart reads."""
+    source = Script([ROME])
+    with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
+        view.update()
+
+        def full(*_: object) -> None:
+            raise DiskError("no space left")
+
+        source.will_send(insert(*OSLO))
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "_LEAST_LOG_BYTES", -1)
+            patch.setattr(store_module, "_write_durably", full)
+            view._store._base_bytes = -1  # type: ignore[union-attr]
+            with pytest.raises(DiskError):
+                view.update()
+        source.will_send(insert(*BERN))
+        view.update()
+        assert source.confirmed[-1] == 102
+        assert read_saved(tmp_path).checkpoint.position.lsn == 102
+        assert len(read_saved(tmp_path).contents) == 3
+
+
+def failing_fsync(of_folders: bool) -> Callable[[int], None]:
+    """As a disk fails: once, and the next fsync says that all is well."""
+    original, left = os.fsync, [1]
+
+    def fsync(number: int) -> None:
+        if left[0] and stat.S_ISDIR(os.fstat(number).st_mode) == of_folders:
+            left[0] = 0
+            raise OSError(5, "Input/output error")
+        original(number)
+
+    return fsync
+
+
+def test_bytes_that_may_not_have_reached_the_disk_are_counted_on_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E93: a failed fsync leaves the log as it was for whoever reads it, and the next save is a new generation."""
+    source = Script([ROME])
+    with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
+        view.update()
+        source.will_send(insert(*OSLO))
+        monkeypatch.setattr(os, "fsync", failing_fsync(of_folders=False))
+        with pytest.raises(DiskError, match="Input/output error"):
+            view.update()
+        assert read_saved(tmp_path).checkpoint.position.lsn == 100
+        source.will_send(insert(*BERN))
+        view.update()
+        assert source.confirmed == [100, 102]
+        assert json.loads((tmp_path / "view.json").read_text())["generation"] == 2
+        assert len(read_saved(tmp_path).contents) == 3
+
+
+def test_folders_that_were_made_are_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E93: what a save returned from is of no use in a folder that a crash takes away."""
+    synced, original = set[int](), os.fsync
+
+    def fsync(number: int) -> None:
+        original(number)
+        synced.add(os.fstat(number).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with ReferenceView(Script([ROME]), path=tmp_path / "views" / "city") as view:
+        view.update()
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "views", tmp_path / "views" / "city")} <= synced
+
+
+def test_a_generation_that_may_be_named_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E93: where the folder could not be synchronised nobody knows which one a crash would leave: both stay whole."""
+    source = Script([ROME])
+    with ReferenceView(source, path=tmp_path, save_every_s=0) as view:
+        view.update()
+        source.snapshot = [ROME, OSLO]
+        for of_folders in True, False:
+            monkeypatch.setattr(os, "fsync", failing_fsync(of_folders))
+            with pytest.raises(DiskError, match="Input/output error"):
+                view.refresh() if of_folders else view.save()
+            assert {"base-1.arrow", "base-2.arrow"} <= {path.name for path in tmp_path.iterdir()}
+            assert len(read_saved(tmp_path).contents) == 2
+            source.will_send(insert(*BERN))
+            monkeypatch.undo()
+            view._follow()
+        view.save()
+        assert len(read_saved(tmp_path).contents) == 3
+        assert {path.name for path in tmp_path.iterdir()} == {"view.json", "lock", "base-3.arrow", "log-3"}
+
+
+def test_what_is_loaded_is_on_the_disk_before_the_slot_may_pass_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E92: whoever was killed may have written what it did not come to synchronise."""
+    with ReferenceView(Script([ROME]), path=tmp_path) as view:
+        view.update()
+    for of_folders in True, False:
+        source = Script()
+        with ReferenceView(source, path=tmp_path) as view:
+            monkeypatch.setattr(os, "fsync", failing_fsync(of_folders))
+            with pytest.raises(DiskError, match="Input/output error"):
+                view.update()
+            assert not source.is_snapshot_complete(), "nothing was restored"
+            view.update()
+            assert held(view) == {ROME}
+
+
+def test_a_server_without_a_free_connection_is_borne_by_a_view_that_worked() -> None:
+    source, stop = Script([ROME], follows=False), threading.Event()
+    source.trouble = CapacityError("no connection is free")
+    with ReferenceView(source, refresh="periodic", every_s=0) as view:
+        with pytest.raises(CapacityError):
+            keep_current([view], stop)
+        source.trouble = None
+        view.update()
+        source.trouble = CapacityError("no connection is free")
+        with kept_current(view, pause_s=0.01):
+            wait_until(lambda: view.status().error, what="the trouble")
+            source.snapshot, source.trouble = [ROME, OSLO], None
+            wait_until(lambda: len(view) == 2, what="the next snapshot")
 
 
 def test_refresh_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -384,3 +553,18 @@ def test_a_thread_keeps_a_view_current_and_bears_passing_trouble() -> None:
         source.will_send(insert(*OSLO))
         wait_until(lambda: len(view) == 2, what="the change behind the trouble")
         assert threading.active_count() > 1
+
+
+def test_a_thread_goes_on_with_a_view_that_was_put_right(caplog: pytest.LogCaptureFixture) -> None:
+    """What somebody has to mend is told once; after their refresh() the view follows its changes again."""
+    source = Script([ROME])
+    with ReferenceView(source) as view, kept_current(view, pause_s=0.001):
+        wait_until(lambda: len(view) == 1, what="the snapshot")
+        source.coming.append(OperatorError("its column is gone"))
+        wait_until(lambda: view.status().error, what="the trouble")
+        view.refresh()
+        source.will_send(insert(*OSLO))
+        wait_until(lambda: len(view) == 2, what="the change behind the trouble")
+        view.close()
+        wait_until(lambda: "is closed" in caplog.text, what="the end of a thread whose view was closed")
+    assert caplog.text.count("its column is gone") == 1

@@ -1,8 +1,8 @@
 """One slot that many reference tables are read from.
 
 A thread receives; whoever polls a table also sorts what was received to the other tables, where it waits in memory up
-to `buffer_bytes` together and then on disk. Past `spool_bytes` on disk nothing more is taken from the slot, and every
-poll that would need it is an error that names the table which nobody polls.
+to `buffer_bytes` together and then on disk. Past `spool_bytes` on disk nothing more is kept for the table that has most
+waiting: the others go on, and what it misses waits in the slot, which is read again from there once it is polled.
 
 Guarantees: the slot is acknowledged at the least of what its tables have saved, and no further; a table that was made
 here and not placed yet holds it where it is. A closed table keeps its place until `forget`. A table that joins later
@@ -15,20 +15,20 @@ and restore those that have a checkpoint, before the first poll.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from penstock.errors import (
-    CapacityError,
+    PASSING,
     ConfigError,
     OperatorError,
     PenstockError,
     PositionError,
-    RetryableError,
     SlotLostError,
     SlotMissingError,
 )
@@ -46,6 +46,8 @@ from penstock.reference.moment import Newest, newest, stopped
 from penstock.reference.seen import Seen
 from penstock.reference.shape import Known, learn
 from penstock.reference.source import PostgresReferenceTableSource
+
+log = logging.getLogger(__name__)
 
 # What one step takes from the receiver, and what is decoded at once.
 _STEP_BYTES = 8 << 20
@@ -86,9 +88,9 @@ class ReferenceCapture:
         self._receiver: Receiver | None = None
         self._held = Held()
         self._origin: Origin | None = None
-        self._read = Lsn.ZERO  # everything up to here was sorted to the tables
+        self._read = Lsn.ZERO  # everything up to here was sorted to the tables; zero: there is no stream
         self._opened_at = Lsn.ZERO  # where the slot stood then
-        self._look_at = 0.0  # when the catalog is to be looked at
+        self._look_at = time.monotonic() + _LOOK_S  # when the catalog is to be looked at
         self._newest: Newest | None = None
         self.stopping = threading.Event()
         self._closed = False
@@ -187,9 +189,9 @@ class ReferenceCapture:
 
     def learn_again(self, table: QualifiedTable, key: tuple[str, ...], was: Footing | None) -> Known:
         """The same of a table that goes on from where it was: it has to be published still."""
-        known = self._learned(table, key)
-        found = {table: known.footing} if known.footing else {}
         with open_sql(self.settings) as connection:
+            known = learn(connection, table, key, self.config.publication)
+            found = {table: known.footing} if known.footing else {}
             error = unsteady(connection, self.config.publication, table, was, found)
         if error:
             raise error
@@ -199,24 +201,29 @@ class ReferenceCapture:
         with open_sql(self.settings) as connection:
             return learn(connection, table, key, self.config.publication)
 
-    def join(self, table: QualifiedTable, delivery: Delivery) -> None:
-        """Keep what is sorted from now on for a table."""
-        self.open()
-        with self._lock:
-            delivery.place(Position(self._read, 0), self._read)
-            self._deliveries[table] = delivery
+    def join(self, table: QualifiedTable, delivery: Delivery, require: Callable[[], None]) -> None:
+        """Keep what is sorted from now on for a table. `require` raises once the table is closed."""
+        while self._deliveries.get(table) is not delivery:
+            self.open(require)
+            with self._lock:
+                require()
+                if self._read:  # else another thread has hung up meanwhile
+                    delivery.place(Position(self._read, 0), self._read)
+                    self._deliveries[table] = delivery
 
-    def leave(self, table: QualifiedTable) -> None:
+    def leave(self, table: QualifiedTable, delivery: Delivery | None) -> None:
         """Keep nothing more for a table; its place in the slot stays."""
         with self._lock:
-            delivery = self._deliveries.pop(table, None)
             if delivery:
                 delivery.backlog.clear()
+                if self._deliveries.get(table) is delivery:  # else another one has come since
+                    del self._deliveries[table]
 
-    def pass_over(self, table: QualifiedTable, seen: Seen) -> None:
+    def pass_over(self, table: QualifiedTable, delivery: Delivery, seen: Seen) -> None:
         """A table has taken its snapshot: what that does not show is to come, from the slot if need be."""
         with self._lock:
-            delivery = self._deliveries[table]
+            if self._deliveries.get(table) is not delivery:  # it was closed meanwhile, or the slot is gone
+                raise delivery.error or stopped(f"taking a snapshot of {table}")
             if self._places.get(table) is None:
                 self._places[table] = delivery.whole
             if not delivery.pass_over(seen):
@@ -246,6 +253,7 @@ class ReferenceCapture:
                     hint="Restore all tables of a slot before the first poll. A new snapshot puts this one right.",
                 )
             self._origin = known or origin
+            self.leave(table, self._deliveries.get(table))
             self._places[table] = lsn
             self._deliveries[table] = delivery
             if self._receiver and lsn < self._read:
@@ -261,10 +269,11 @@ class ReferenceCapture:
         """Everything up to here was sorted to the tables."""
         return self._read
 
-    def open(self) -> None:
-        """See that the stream is there."""
+    def open(self, require: Callable[[], None]) -> None:
+        """See that the stream is there; `require` raises once whoever asks for it is closed."""
         opened = Lsn.ZERO
         while not opened:
+            require()
             with self._lock:
                 self._require_open()
                 # Where the first of them goes on; with none that does, wherever the slot stands, or a new one.
@@ -294,17 +303,20 @@ class ReferenceCapture:
         if isinstance(error, SlotMissingError | SlotLostError):
             for delivery in self._deliveries.values():
                 delivery.fail(error)
-            self._deliveries, self._places = {}, dict.fromkeys(self._places)
+            self._deliveries = {}
+            self._places = {table: None for table in self._places if not self._tables[table].closed}
             self._opened_at = Lsn.ZERO
 
-    def sort(self, wanted: Delivery) -> None:
+    def sort(self, wanted: Delivery, require: Callable[[], None]) -> None:
         """Sort what was received to the tables, until there is something for the wanted one, or nothing is left."""
         if not wanted.backlog and wanted.error is None:
-            self.open()
+            if wanted.late:
+                self._hang_up_for(wanted)
+            self.open(require)
             self._look_when_due()
         with self._lock:
-            while self._receiver and not wanted.backlog and wanted.error is None:
-                self._require_room()
+            while self._receiver and not wanted.backlog and wanted.error is None and not wanted.late:
+                self._make_room()
                 reached, taken = self._receiver.reached, self._take(self._receiver)
                 if not taken:
                     self._read = max(self._read, reached)
@@ -363,7 +375,7 @@ class ReferenceCapture:
                     table: unsteady(connection, self.config.publication, table, was, found)
                     for table, (_, was) in placed.items()
                 }
-        except (RetryableError, CapacityError):
+        except PASSING:
             return
         with self._lock:
             for table, (delivery, was) in placed.items():
@@ -374,15 +386,25 @@ class ReferenceCapture:
                 else:
                     delivery.known = replace(delivery.known, footing=found[table])
 
-    def _require_room(self) -> None:
-        stored = {table: one.backlog.disk_bytes for table, one in self._deliveries.items()}
-        if sum(stored.values()) > self._spool_bytes:
-            table = max(stored, key=lambda name: stored[name])
-            raise RetryableError(
-                f"{stored[table]} bytes of changes of {table} wait on disk, because nobody polls it: nothing more is "
-                f"read from slot {self.config.slot}",
-                hint="Poll that table, or forget() it. A larger spool_bytes lets more wait.",
-            )
+    def _make_room(self) -> None:
+        """Where too much waits on disk, keep nothing more for the table that has most of it there."""
+        if sum(one.backlog.disk_bytes for one in self._deliveries.values()) <= self._spool_bytes:
+            return
+        stored = {table: one.backlog.disk_bytes for table, one in self._deliveries.items() if not one.late}
+        table = max(stored, key=lambda name: stored[name], default=None)
+        if table and stored[table]:
+            self._deliveries[table].late = True
+            log.warning(
+                "%d bytes of changes of %s wait on disk, because it is not polled, or not often enough: what follows "
+                "waits in slot %s, which holds WAL until that table is polled, or forgotten. A larger spool_bytes lets "
+                "more wait here.",
+                stored[table], table, self.config.slot,
+            )  # fmt: skip
+
+    def _hang_up_for(self, wanted: Delivery) -> None:
+        with self._lock:
+            if wanted.late and not wanted.backlog:  # it has taken all that was kept: the rest is read once more
+                self._hang_up()
 
     def _start(self, lsn: Lsn) -> Receiver:
         config = replace(self.config, start_lsn=lsn, origin=self._origin if lsn else None)
@@ -395,7 +417,8 @@ class ReferenceCapture:
     def _prepare(self) -> None:
         with open_sql(self.settings) as connection:
             publication.require(connection, self.config.publication, self.config.slot, list(self._tables))
-        self._look_at = 0.0
+        if self._opened_at:  # again; who joins the first time has just looked
+            self._look_at = 0.0
 
     def _hang_up(self, besides: QualifiedTable | None = None) -> None:
         """End the stream, which begins again at the next poll; the other tables drop what they have seen of it."""
@@ -406,6 +429,7 @@ class ReferenceCapture:
         for table, delivery in self._deliveries.items():
             if table != besides:
                 delivery.rewind(self._read)
+        self._read = Lsn.ZERO  # what was dropped counts for nobody as delivered
 
     def _acknowledge(self) -> None:
         with self._lock:

@@ -52,17 +52,19 @@ class Delivery:
         self._taken = _NOWHERE  # the last change that was taken out of it
         self._whole = Lsn.ZERO  # up to here every transaction was taken as a whole
         self.seen: Seen | None = None  # what a snapshot delivered of what follows
+        self.late = False  # nothing is kept behind what waits: there was no room
 
     def place(self, position: Position, whole: Lsn, seen: Seen | None = None) -> None:
         """Stand at a position: what is up to there, in transactions up to `whole`, or `seen`, is not handed out."""
-        self.error, self.seen = None, seen
+        self.error, self.seen, self.late = None, seen, False
         self.backlog.clear()
         self._start = self._whole = whole
         self._taken = self._tip = position
 
     def pass_over(self, seen: Seen) -> bool:
-        """Drop what a snapshot has seen; False where something was wrong, and what follows was not kept."""
-        kept = [self.backlog.popleft() for _ in range(len(self.backlog))] if self.error is None else None
+        """Drop what a snapshot has seen; False where what follows was not kept: something was wrong, or no room."""
+        is_whole = self.error is None and not self.late
+        kept = [self.backlog.popleft() for _ in range(len(self.backlog))] if is_whole else None
         self.place(Position(self._start, 0), self._start, seen)
         for batch in kept or ():
             told = seen.covers(batch["_commit_lsn"].to_numpy(), batch["_xid"].to_numpy())
@@ -76,13 +78,13 @@ class Delivery:
         """Forget what waits: the stream, which was read up to `read`, begins again somewhere before."""
         _, whole = self.reached(read)
         self.backlog.clear()
-        self.error = None
+        self.error, self.late = None, False
         self._start = self._whole = max(self._start, whole)
         self._tip = self._taken
 
     def offer(self, piece: Piece) -> None:
         """See a piece of the stream, and keep what belongs to the table."""
-        if self.error is not None:
+        if self.error is not None or self.late:
             return
         try:
             batch = self._decoded(piece)
@@ -116,10 +118,10 @@ class Delivery:
 
     def reached(self, read: Lsn) -> tuple[Position, Lsn]:
         """How far the table is, and what the slot may pass, where the stream was read up to `read`."""
-        if not self.backlog and self.error is None:
+        if not self.backlog and self.error is None and not self.late:
             whole = max(read, self.whole)
             # Kept, so that trouble which comes later does not take back what was said.
-            self._taken, self._whole = Position(whole, self._taken.row if self._taken.lsn == whole else 0), whole
+            self._taken, self._whole = max(self._taken, Position(whole, 0)), whole
         return self._taken, self._whole
 
     def _decoded(self, piece: Piece) -> pa.RecordBatch | None:

@@ -2,7 +2,8 @@
 
 Guarantees: passing trouble is borne, with growing waits, and told in the log, though not with every try; it keeps no
 other view from its turn, which may be what ends it. What somebody has to mend ends the loop, and stands in the view's
-status. A view that lies still is asked again after a pause, sooner where changes come.
+status; a thread waits until somebody has put the view right. A view that lies still is asked again after a pause,
+sooner where changes come.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import PASSING, PenstockError, RetryableError
 from penstock.postgres import replication
 from penstock.reference.view import ReferenceView
 
@@ -33,12 +34,14 @@ def keep_current(
     """Update the views in turn until told to stop; raises what somebody has to mend. `after_each` sees each."""
     trouble = _Trouble()
     while not stop.is_set():
-        count, failed = 0, list[RetryableError]()
+        count, failed = 0, list[PenstockError]()
         for view in views:
             try:
                 count += view.update()
                 after_each(view)
-            except RetryableError as error:
+            except PASSING as error:
+                if not isinstance(error, RetryableError) and not view.version:
+                    raise  # it never worked
                 failed.append(error)
             if stop.is_set():
                 break
@@ -57,7 +60,7 @@ class _Trouble:
         self._message = ""
         self._since = self._told = 0.0
 
-    def bear(self, error: RetryableError) -> float:
+    def bear(self, error: PenstockError) -> float:
         """It failed: how long to wait before the next try."""
         now, wait_s = time.monotonic(), replication.backoff_s(self._failures)
         if not self._failures:
@@ -97,7 +100,16 @@ def kept_current(*views: ReferenceView, pause_s: float = _PAUSE_S) -> Iterator[N
 
 
 def _keep(view: ReferenceView, stop: threading.Event, pause_s: float) -> None:
-    try:
-        keep_current([view], stop, pause_s=pause_s)
-    except PenstockError as error:
-        log.error("the view of %s stays as it is: %s", view.table, error)
+    while not stop.is_set():
+        try:
+            keep_current([view], stop, pause_s=pause_s)
+        except PenstockError as error:
+            log.error("the view of %s stays as it is until its refresh(): %s", view.table, error)
+            if view.closed:
+                return
+            while _is_in_trouble(view) and not stop.wait(max(pause_s, _PAUSE_S)):
+                pass
+
+
+def _is_in_trouble(view: ReferenceView) -> bool:
+    return view.status().error is not None and not view.closed

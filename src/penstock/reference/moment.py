@@ -10,9 +10,8 @@ place in the WAL: servers (seen on 16 and 18) sometimes lose track of a table th
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
@@ -54,7 +53,8 @@ class Newest(NamedTuple):
 class Moment:
     """A table at one moment. Owns a connection until its last rows are read; `close` it.
 
-    `seen` is what it shows of the stream. `stop` ends the wait for running transactions.
+    `seen` is what it shows of the stream. `wait` is how running transactions are waited for: so many seconds, or it
+    raises where an end was asked for.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Moment:
         settings: ConnectionSettings,
         selection: Selection,
         unrepresentable: Unrepresentable,
-        stop: threading.Event,
+        wait: Callable[[float], None],
     ) -> None:
         self._rows: Iterator[pa.RecordBatch] = iter(())
         self._closed = False
@@ -70,7 +70,7 @@ class Moment:
         with closing(open_sql(settings)) as asking, closing(open_reading(settings)) as keeper:
             with translating(what):
                 slot.execute(asking, "SET synchronous_commit = local")
-                _settle(asking, selection, stop)
+                _settle(asking, selection, wait)
                 ticket = take_ticket(keeper, [selection])
                 ((end,),) = slot.execute(asking, _FLUSHED)
             self.seen = Seen(ticket.state, Lsn.parse(end))
@@ -96,13 +96,12 @@ class Moment:
                 pass
 
 
-def _settle(asking: slot.Connection, selection: Selection, stop: threading.Event) -> None:
+def _settle(asking: slot.Connection, selection: Selection, wait: Callable[[float], None]) -> None:
     """Wait until everything that is running now has ended."""
     ((end,),) = slot.execute(asking, _NEXT)
     pause_s, tell_at = _PAUSE_S, time.monotonic() + _TELL_AFTER_S
     while slot.execute(asking, _OLDEST)[0][0] <= end:
-        if stop.wait(pause_s):
-            raise stopped(f"taking a snapshot of {selection.table}")
+        wait(pause_s)
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         if time.monotonic() > tell_at:
             tell_at = float("inf")

@@ -17,8 +17,8 @@ import pyarrow as pa
 from penstock.errors import ConfigError, OperatorError
 from penstock.model import QualifiedTable
 from penstock.postgres import catalog, publication
-from penstock.postgres.catalog import IdentityKind, IndexInfo, SqlConnection, TableInfo, TableKind
-from penstock.postgres.observation import PublicationInfo
+from penstock.postgres.catalog import ColumnInfo, IdentityKind, IndexInfo, SqlConnection, TableInfo, TableKind
+from penstock.postgres.observation import PublicationInfo, carried
 from penstock.postgres.pgoutput import Relation
 from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, select
 from penstock.postgres.values import arrow_type
@@ -75,11 +75,8 @@ def learn(connection: SqlConnection, table: QualifiedTable, key: Sequence[str], 
     footing = read_footings(connection, through, [table]).get(table) if through else None
     following = through is not None
     info = _described(connection, table, following)
-    # The stream leaves generated columns out unless the publication says otherwise.
-    names = [column.name for column in info.columns if not (following and column.generated)]
-    if through and (published := publication.read_publication(connection, through)):
-        names = _carried(published, info, names)
-    selection = select(connection, SnapshotQuery(table, tuple(names)))
+    names = _carried(publication.read_publication(connection, through), info) if through else info.columns
+    selection = select(connection, SnapshotQuery(table, tuple(column.name for column in names)))
     columns = tuple((column.name, column.type_oid, column.typmod) for column in selection.columns)
     shape = TableShape(table, columns, choose_key(info, tuple(key), following))
     leaves = catalog.read_tables(connection, info.partitions)
@@ -106,12 +103,11 @@ def _as_one(table: QualifiedTable) -> str:
     return f"the publication speaks of {table} as one table, and so says nothing when a partition is truncated"
 
 
-def _carried(published: PublicationInfo, info: TableInfo, names: list[str]) -> list[str]:
+def _carried(published: PublicationInfo | None, info: TableInfo) -> tuple[ColumnInfo, ...]:
     """Those of its columns that the publication carries."""
-    if published.via_root and info.kind is TableKind.PARTITIONED:
+    if published and published.via_root and info.kind is TableKind.PARTITIONED:
         raise ConfigError(_as_one(info.table), hint=_BY_PARTITION)
-    listed = [one.columns for table in (info.table, *info.partitions) if (one := published.published.get(table))]
-    return [name for name in names if all(columns is None or name in columns for columns in listed)]
+    return carried(info, published)
 
 
 def choose_key(info: TableInfo, asked: tuple[str, ...], following: bool) -> tuple[str, ...]:

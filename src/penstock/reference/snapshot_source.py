@@ -108,6 +108,9 @@ class PostgresSnapshotSource:
         self._hang_up()
         self._known, self._complete, self._broken = None, False, None
 
+    def stop(self) -> None:
+        """Nothing is waited for but rows, between which the view looks."""
+
     def close(self) -> None:
         """Give the connection back."""
         self._closed = True

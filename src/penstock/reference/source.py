@@ -7,6 +7,7 @@ Deliberately not: the stream itself, which is the slot's (`capture`), nor holdin
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from penstock.model import Lsn, Position, QualifiedTable
 from penstock.postgres.rows import Unrepresentable
 from penstock.reference import checkpoint as checkpoints
 from penstock.reference.delivery import Delivery
-from penstock.reference.moment import Moment, Newest
+from penstock.reference.moment import Moment, Newest, stopped
 from penstock.reference.shape import Known, TableShape
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class PostgresReferenceTableSource:
         self._moment: Moment | None = None
         self._complete = False
         self._broken: PenstockError | None = None
+        self._stopping = threading.Event()
 
     def __repr__(self) -> str:
         return f"PostgresReferenceTableSource({self.table}, slot={self._capture.config.slot!r})"
@@ -65,14 +67,14 @@ class PostgresReferenceTableSource:
 
     def poll_snapshot(self) -> pa.RecordBatch | None:
         """The next rows of the table, all of one moment; None when there are no more."""
-        self._require_open()
+        self.require_open()
         if self._complete:
             return None
         if self._broken:
             raise self._broken
         try:
             batch = (self._moment or self._begin()).next()
-            self._require_open()  # it may have been closed meanwhile
+            self.require_open()  # it may have been closed meanwhile
         except PenstockError as error:
             if self._moment is not None:  # rows of it were delivered, perhaps
                 self._broken = error
@@ -89,17 +91,17 @@ class PostgresReferenceTableSource:
 
     def poll_changes(self) -> pa.RecordBatch | None:
         """The next changes; None: nothing now, or the snapshot is not complete."""
-        self._require_open()
+        self.require_open()
         if not self._complete:
             return None
         delivery = self._opened()
-        self._capture.sort(delivery)
+        self._capture.sort(delivery, self.require_open)
         with self._capture.locked():
             return delivery.take()
 
     def checkpoint(self) -> SourceCheckpoint:
         """How far it has delivered."""
-        self._require_open()
+        self.require_open()
         shape = self._delivery.known.shape if self._delivery else TableShape(self.table, (), self._key)
         with self._capture.locked():
             position, whole = _NOWHERE, Lsn.ZERO
@@ -112,7 +114,7 @@ class PostgresReferenceTableSource:
 
     def confirm(self, checkpoint: SourceCheckpoint) -> None:
         """The checkpoint is saved."""
-        self._require_open()
+        self.require_open()
         checkpoints.require(checkpoint, self.slot, self.table)
         if not checkpoints.is_complete(checkpoint):
             return
@@ -127,7 +129,7 @@ class PostgresReferenceTableSource:
 
     def restore(self, checkpoint: SourceCheckpoint) -> None:
         """Go on behind the checkpoint; one that was taken before the snapshot was complete starts anew."""
-        self._require_open()
+        self.require_open()
         checkpoints.require(checkpoint, self.slot, self.table)
         if not checkpoints.is_complete(checkpoint):
             self.again()
@@ -146,6 +148,9 @@ class PostgresReferenceTableSource:
         self._capture.resume(self.table, delivery, whole, checkpoints.origin(checkpoint))
         self._end_moment()
         self._delivery, self._complete, self._broken = delivery, True, None
+        if self.closed:  # meanwhile, by another thread
+            self.close()
+            self.require_open()
 
     def newest(self, max_age_s: float = 0.0) -> Newest:
         """How far the server's WAL is, or was at most so long ago."""
@@ -153,30 +158,44 @@ class PostgresReferenceTableSource:
 
     def again(self) -> None:
         """Start over with a new snapshot at the next poll. What was confirmed keeps its place in the slot."""
-        self._require_open()
+        self.require_open()
         self._end_moment()
-        self._capture.leave(self.table)
+        self._capture.leave(self.table, self._delivery)
         self._delivery, self._complete, self._broken = None, False, None
+
+    def stop(self) -> None:
+        """End the wait of a snapshot for running transactions, with an error, from any thread, for good."""
+        self._stopping.set()
 
     def close(self) -> None:
         """Give connections and buffers back; what was confirmed keeps its place in the slot."""
         self.closed = True
+        self._stopping.set()
         self._end_moment()
-        self._capture.leave(self.table)
+        self._capture.leave(self.table, self._delivery)
 
     def _begin(self) -> Moment:
         delivery = self._opened()
         try:
-            self._capture.join(self.table, delivery)
-            moment = Moment(
-                self._capture.settings, delivery.known.selection, self._unrepresentable, self._capture.stopping
-            )
+            self._capture.join(self.table, delivery, self.require_open)
+            moment = Moment(self._capture.settings, delivery.known.selection, self._unrepresentable, self._wait)
+            try:
+                self._capture.pass_over(self.table, delivery, moment.seen)
+                self.require_open()
+            except BaseException:
+                moment.close()
+                raise
         except PenstockError:
             self.again()  # the catalog is asked anew, too
             raise
         self._moment = moment
-        self._capture.pass_over(self.table, moment.seen)
         return moment
+
+    def _wait(self, pause_s: float) -> None:
+        self._stopping.wait(pause_s)
+        self.require_open()
+        if self._stopping.is_set() or self._capture.stopping.is_set():
+            raise stopped(f"taking a snapshot of {self.table}")
 
     def _opened(self) -> Delivery:
         if self._delivery is None:
@@ -191,6 +210,7 @@ class PostgresReferenceTableSource:
         if moment:
             moment.close()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Refuse any use after `close`."""
         if self.closed:
             raise ConfigError(f"the source of {self.table} is closed", hint="Make a new one: capture.table(…).")

@@ -4,10 +4,11 @@
 table as an Arrow file, mapped into memory when it is read; `log-N` has the changes since as frames with checksums, each
 run of them ended by the checkpoint that covers it. When the log outgrows the base, a new generation is written.
 
-Guarantees: what `commit` returned from is there after a crash, contents and position of the same moment; what was
-written after the last commit does not count. One process writes, any number read. A newer format, another program's
-files and a damaged base are refused with the next step. Files are as private as the table. Deliberately not: deciding
-when to save.
+Guarantees: what `commit` returned from is there after a crash, contents and position of the same moment, and so is what
+`load` returned; what was written after the last commit does not count. What may not have reached the disk is counted on
+by nobody, and what a crash may leave as the one that counts is not written over. One process writes, any number read. A
+newer format, another program's files and a damaged base are refused with the next step. Files are as private as the
+table. Deliberately not: deciding when to save.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -33,12 +35,16 @@ from penstock.reference.contents import Contents
 
 FORMAT = 1
 _HEAD = "view.json"
+_OURS = re.compile(r"(?:base-(\d+)\.arrow|log-(\d+)|view\.new)")
 _FRAME = struct.Struct(">cII")
 _CHANGES, _SAVED = b"C", b"S"
 # A log smaller than this is not worth a new generation.
 _LEAST_LOG_BYTES = 16 << 20
 # How often a reader looks again that met a writer between two generations.
 _LOOKS = 20
+
+
+_ANEW = "To begin with a new snapshot, move {} away; or: refresh() of the view, fresh=True, penstock follow --fresh."
 
 
 class Saved(NamedTuple):
@@ -57,9 +63,13 @@ class Store:
         self._log: int | None = None
         self._generation = 0
         self._base_bytes = self._log_bytes = 0
+        self._saved_bytes = 0  # where the last save in the log ends
         self._behind = True  # the files do not hold what the view does: only a new generation will do
         with _translated(self._folder):
+            new = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in new:
+                _sync_folder(path.parent)
             self._lock: IO[str] | None = open(self._folder / "lock", "a")  # noqa: SIM115 - held until close
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,14 +88,20 @@ class Store:
             saved, end = _read(self._folder, head)
             self._generation, self._base_bytes = head["generation"], head["base_bytes"]
             self._open_log(self._generation, end)
-            self._sweep()
+            os.fsync(self._opened_log())  # whoever wrote it may have been killed before
+            _sync_folder(self._folder)
+            self._sweep([self._generation])
         self._behind = False
         return saved
 
     def replace(self, contents: Contents, checkpoint: SourceCheckpoint, saved_at: float) -> None:
         """Write a new generation; from now on it is what counts."""
+        self._behind = True  # until the head says otherwise: the log is not that of what counts
         with _translated(self._folder):
-            number = self._generation + 1
+            # They differ where the folder could not be synchronised: either may be what a crash leaves.
+            kept = self._generation, _named(self._folder)
+            self._sweep(kept)
+            number = max(kept) + 1
             size, crc = _write_base(self._folder / f"base-{number}.arrow", contents.table())
             failpoints.passing("base")
             self._open_log(number, 0)
@@ -94,13 +110,13 @@ class Store:
             _write_durably(self._folder / _HEAD, json.dumps(said).encode())
             failpoints.passing("head")
             self._generation, self._base_bytes, self._behind = number, size, False
-            self._sweep()
+            self._sweep([number])
 
-    def _sweep(self) -> None:
-        """Remove what belongs to no generation that counts, also what a process left that was killed."""
-        kept = {f"base-{self._generation}.arrow", f"log-{self._generation}"}
+    def _sweep(self, kept: Collection[int]) -> None:
+        """Remove what belongs to no generation that is kept, also what a process left that was killed."""
         for path in self._folder.iterdir():
-            if path.name.startswith(("base-", "log-", f"{Path(_HEAD).stem}.new")) and path.name not in kept:
+            found = _OURS.fullmatch(path.name)
+            if found and int(found[1] or found[2] or -1) not in kept:
                 path.unlink(missing_ok=True)
                 failpoints.passing("unlink")
 
@@ -119,9 +135,8 @@ class Store:
             self.replace(contents, checkpoint, saved_at)
             return
         said = {"checkpoint": checkpoints.encode(checkpoint), "saved_at": saved_at}
-        self._write([_frame(_SAVED, json.dumps(said).encode())])
-        with _translated(self._folder):
-            os.fsync(self._opened_log())
+        self._write([_frame(_SAVED, json.dumps(said).encode())], durably=True)
+        self._saved_bytes = self._log_bytes
 
     def close(self) -> None:
         """Let another process write. Any number of times; what was not committed is lost."""
@@ -137,14 +152,14 @@ class Store:
             os.close(self._log)
         self._log = os.open(self._folder / f"log-{generation}", os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(self._log, end)
-        self._log_bytes = end
+        self._log_bytes = self._saved_bytes = end
 
     def _opened_log(self) -> int:
         if self._log is None:
             raise ConfigError(f"the store in {self._folder} is closed")
         return self._log
 
-    def _write(self, frames: Sequence[bytes]) -> None:
+    def _write(self, frames: Sequence[bytes], durably: bool = False) -> None:
         log = self._opened_log()
         try:
             with _translated(self._folder):
@@ -152,8 +167,12 @@ class Store:
                 while len(view):
                     written = os.pwrite(log, view, self._log_bytes)
                     self._log_bytes, view = self._log_bytes + written, view[written:]
+                if durably:
+                    os.fsync(log)
         except PenstockError:
-            self._behind = True
+            self._behind = True  # after an fsync that failed, the next one tells nothing of these bytes
+            with suppress(OSError):
+                os.ftruncate(log, self._saved_bytes)
             raise
 
 
@@ -171,6 +190,16 @@ def read_saved(folder: str | Path) -> Saved:
                 if look == _LOOKS - 1:
                     raise
     raise OperatorError(f"there is no saved view in {path} yet", hint="`penstock follow` makes it.")
+
+
+def _named(folder: Path) -> int:
+    """The generation that the head names, of whatever format it is; zero where there is none."""
+    try:
+        found = json.loads((folder / _HEAD).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return 0
+    number = found.get("generation") if isinstance(found, dict) else None
+    return number if isinstance(number, int) else 0
 
 
 def _read_head(folder: Path) -> dict[str, Any] | None:
@@ -257,7 +286,11 @@ def _write_durably(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
@@ -265,9 +298,7 @@ def _write_durably(path: Path, content: bytes) -> None:
 
 
 def _damaged(folder: Path, name: str) -> OperatorError:
-    return OperatorError(
-        f"{folder / name} is damaged, or another program's", hint="Move the folder away: a new snapshot is then taken."
-    )
+    return OperatorError(f"{folder / name} is damaged, or another program's", hint=_ANEW.format(folder))
 
 
 @contextmanager
@@ -278,7 +309,7 @@ def _translated(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DiskError(
             f"{error.filename or f'a file of {folder}'} is gone",
-            hint=f"Put it back, or move {folder} away: a new snapshot is then taken.",
+            hint=f"Put it back. {_ANEW.format(folder)}",
         ) from None
     except OSError as error:
         raise DiskError(

@@ -16,6 +16,7 @@ thread reads; one at a time updates. Deliberately not: a thread of its own (`kee
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from penstock import failpoints
 from penstock.contracts import ReferenceTableSource, SourceCheckpoint
 from penstock.errors import ConfigError, PenstockError
 from penstock.model import Lsn, Position, QualifiedTable
@@ -36,6 +38,8 @@ from penstock.reference.keys import to_key
 from penstock.reference.moment import Newest, stopped
 from penstock.reference.shape import TableShape
 from penstock.reference.store import Store
+
+log = logging.getLogger(__name__)
 
 # One update takes no longer than about this while changes keep coming.
 _STEP_S = 1.0
@@ -68,6 +72,7 @@ class ViewSource(ReferenceTableSource, Protocol):
     def shape(self) -> TableShape: ...
     def newest(self, max_age_s: float = 0.0) -> Newest: ...
     def again(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,11 @@ class ReferenceView:
         return self._source.table
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
     def version(self) -> int:
         """Grows with each change of the contents."""
         return self._version
@@ -202,6 +212,7 @@ class ReferenceView:
     def stop(self) -> None:
         """End a snapshot that is under way: whoever waits for it gets an error. From any thread, for good."""
         self._stopping.set()
+        self._source.stop()
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Have `call` called when the view is closed."""
@@ -213,7 +224,8 @@ class ReferenceView:
             self._save()
 
     def close(self) -> None:
-        """Save what is applied, and give everything back. Any number of times."""
+        """Save what is applied, and give everything back. Any number of times; a snapshot under way is given up."""
+        self.stop()
         with self._updating:
             if self._closed:
                 return
@@ -241,8 +253,9 @@ class ReferenceView:
             return count
 
     def _step(self, is_due: bool) -> int:
-        self._load()
-        if is_due or self._fresh or self._is_snapshot_due():
+        is_new = is_due or self._fresh
+        self._load(is_needed=not is_new)
+        if is_new or self._is_snapshot_due():
             self._source.again()
         else:
             self._go_on()
@@ -254,12 +267,17 @@ class ReferenceView:
         self._save()
         return count
 
-    def _load(self) -> None:
-        """Have what was saved, once."""
+    def _load(self, is_needed: bool) -> None:
+        """Have what was saved, once; where a new snapshot is to replace it, it need not be readable."""
         if self._loaded or self._path is None:
             return
-        self._store = self._store or Store(self._path)
-        saved = self._store.load()
+        self._store, saved = self._store or Store(self._path), None
+        try:
+            saved = self._store.load()
+        except PenstockError as error:
+            if is_needed:
+                raise
+            log.warning("a new snapshot replaces what was saved of %s: %s", self.table, error.message)
         if saved:
             if saved.checkpoint.table != self.table:
                 raise ConfigError(
@@ -308,15 +326,17 @@ class ReferenceView:
     def _follow(self) -> int:
         """Apply what has come, whole transactions at a time."""
         count, until = 0, time.monotonic() + _STEP_S
-        while (batch := self._source.poll_changes()) is not None:
-            self._pending.append(batch)
+        while True:
+            batch = self._source.poll_changes()
+            if batch is not None:
+                self._pending.append(batch)
             reached = self._source.checkpoint()
             if checkpoints.acknowledged(reached) == reached.position.lsn:
                 count += self._apply(reached)
                 if time.monotonic() > until:
                     break
-        if not self._pending:
-            self._checkpoint = self._source.checkpoint()
+            if batch is None:
+                break
         self._tell_age()
         return count
 
@@ -343,10 +363,10 @@ class ReferenceView:
         with self._reading:
             for batch in self._pending:
                 contents.apply(batch)
-            self._version += 1
+            self._version += bool(self._pending)
             self._checkpoint = reached
         applied, self._pending = self._pending, []
-        if self._store:
+        if self._store and applied:
             self._store.append(applied)
         return sum(map(len, applied))
 
@@ -360,6 +380,7 @@ class ReferenceView:
             return
         if self._store:
             self._store.commit(self._held(), checkpoint, current_at)
+            failpoints.passing("saved")
         self._saved, self._saved_at, self._noted_at = checkpoint, time.time(), current_at
         if self._source.is_snapshot_complete():  # else a new snapshot is under way, and nothing to confirm
             self._source.confirm(checkpoint)

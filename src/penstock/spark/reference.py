@@ -5,7 +5,7 @@ a batch query, the execution) that it belongs to. The first who asks has the vie
 committed before; everybody else of that micro-batch gets the same version, also a task that is tried again.
 
 Guarantees: rows of two versions never meet in one micro-batch, as long as at most 64 streaming queries share the view:
-a query's version is kept until its next micro-batch asks. Only who was given the frame is answered, by a key that
+the versions of a query's last two micro-batches are kept. Only who was given the frame is answered, by a key that
 shows in no plan. A view that cannot be updated is shown as it is, with a warning, unless it is older than `max_age_s`.
 Deliberately not: encryption of the rows on their way to executors; Spark Connect, whose driver is another process.
 """
@@ -21,13 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from penstock.errors import ConfigError, OperatorError, PenstockError, UnavailableError
 from penstock.postgres.parley import Line
 from penstock.spark.requirement import require_pyspark
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.reference.view import ReferenceView
@@ -37,6 +36,8 @@ log = logging.getLogger(__name__)
 # How many streaming queries may share a view, each with the version of its micro-batch; and how many batch executions
 # may still ask for theirs.
 _QUERIES, _EXECUTIONS = 64, 8
+# Of each query: a task of the micro-batch before may come late, one that was run twice, say.
+_RUNS = 2
 _CATCH_UP_S = 10.0
 _CALL_S = 30.0
 _ANSWER_S = 600.0
@@ -89,7 +90,7 @@ class ViewDesk:
         self._view = view
         self._max_age_s = max_age_s
         self._lock = threading.Lock()
-        self._versions: OrderedDict[str, tuple[str, pa.Table]] = OrderedDict()  # by query, or by execution
+        self._versions: OrderedDict[str, pa.Table] = OrderedDict()  # by run, those asked for last at the end
         self._listener = socket.create_server((host if host == "127.0.0.1" else "", 0))
         self.place = Place(host, self._listener.getsockname()[1], os.urandom(32))
         threading.Thread(target=self._accept, name="penstock-view-desk", daemon=True).start()
@@ -97,21 +98,23 @@ class ViewDesk:
 
     def version(self, run: str) -> pa.Table:
         """The rows for a micro-batch: the newest there are for the first who asks, the same for all others."""
-        query = run.rpartition("/")[0] or run
         with self._lock:
-            held = self._versions.get(query)
-            if held is None or held[0] != run:
+            if run not in self._versions:
                 self._catch_up()
-                held = self._versions[query] = run, self._view.to_arrow()
-            self._versions.move_to_end(query)
-            self._forget_old()
-            return held[1]
+                self._versions[run] = self._view.to_arrow()
+                self._forget_old()
+            self._versions.move_to_end(run)
+            return self._versions[run]
 
     def _forget_old(self) -> None:
-        executions = [query for query, (run, _) in self._versions.items() if run == query]
-        queries = [query for query, (run, _) in self._versions.items() if run != query]
-        for query in (*executions[:-_EXECUTIONS], *queries[:-_QUERIES]):
-            del self._versions[query]
+        by_query: OrderedDict[str, list[str]] = OrderedDict()  # those asked for last first; executions have none
+        for run in reversed(self._versions):
+            by_query.setdefault(run.rpartition("/")[0], []).append(run)
+        old = by_query.pop("", [])[_EXECUTIONS:]
+        for rank, runs in enumerate(by_query.values()):
+            old += runs[_RUNS:] if rank < _QUERIES else runs
+        for run in old:
+            del self._versions[run]
 
     def _catch_up(self) -> None:
         try:
@@ -151,6 +154,8 @@ class ViewDesk:
             log.debug("a task was given up: %s", type(error).__name__)
 
     def _answer(self, wanted: dict[str, Any]) -> memoryview:
+        import pyarrow as pa
+
         table, part, parts = self.version(wanted["run"]), wanted["part"], wanted["parts"]
         found = [[field.name, str(field.type)] for field in table.schema]
         if any(column not in found for column in wanted["columns"]):
@@ -176,6 +181,8 @@ class ViewDesk:
 
 def fetch(place: Place, run: str, part: int, parts: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A task's side: the rows of one part, of the version that the run sees."""
+    import pyarrow as pa
+
     try:
         asking = socket.create_connection((place.host, place.port), _CALL_S)
         with Line(asking, place.key, calling=True) as line:
@@ -216,6 +223,7 @@ def run_of(task: Any) -> str:
 
 def _source(place: Place, schema: pa.Schema, parts: int, format_name: str) -> Any:
     """A data source of this one view: made here, so that what it knows travels inside of it and is in no option."""
+    import pyarrow as pa
     from pyspark.sql import types as spark
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
     from pyspark.sql.pandas.types import to_arrow_schema
