@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from penstock.contracts import Documents, Held, ReadableSink, Sink, Target, Writes
-from penstock.errors import BugError, PenstockError
+from penstock.errors import BugError, PenstockError, RetryableError
 from penstock.model import Lsn
 
 ROOT = Path(__file__).parents[2]
@@ -450,6 +450,64 @@ class SinkContract:
         with rig.sink() as sink:
             assert sink.seeded(INDEX) is None
             assert rig.content("users") == {"x": 1}
+
+    def test_what_waits_for_a_flush_outlives_another_opening(self, rig: Rig) -> None:
+        """E86: the trouble of another sink, or of a seed, has every index opened again meanwhile."""
+        with rig.sink() as sink:
+            sink.open(target("users"))
+            for index in (INDEX, "users"):
+                put(sink, 3, {"old": 1}, index)
+                sink.complete(index, Lsn(3))
+            put(sink, 5, {"x": 1, "y": 1, "old": None})
+            put(sink, 6, {"y": None})
+            sink.clear("users", Lsn(4))
+            put(sink, 5, {"z": 1}, "users")
+            before = sink.generation(INDEX)
+            for _ in range(2):
+                sink.open(target())
+                sink.open(target("users"))
+            put(sink, 7, {"later": 1})
+            sink.flush()
+            assert sink.generation(INDEX) == before
+            assert rig.content() == {"x": 1, "later": 1}
+            assert rig.content("users") == {"z": 1}
+
+    def test_what_waits_goes_to_the_generation_that_it_was_written_to(self, rig: Rig) -> None:
+        """E84: a successor is begun, and its predecessor opened beside it, before the flush."""
+        old = target("old", name=INDEX, source="system/1", beside=("system/2",))
+        with rig.sink(source="system/1") as sink:
+            put(sink, 3, {"x": 1})
+            sink.flush()
+            sink.complete(INDEX, Lsn(3))
+            put(sink, 5, {"x": 5})
+            sink.open(target(source="system/2", beside=("system/1",)))
+            if sink.shows(old):
+                sink.open(old)
+            sink.flush()
+            assert rig.content() == {"x": 5}
+            sink.complete(INDEX, Lsn(6))
+            assert rig.content() == {}
+
+    def test_a_sink_that_is_closed_says_so_and_takes_no_flush_for_done(self, rig: Rig) -> None:
+        """E73: it is left behind while a seed writes to it; who writes tries again, and finds that it is away."""
+        sink = rig.make(rig.place)
+        sink.open(target())
+        sink.complete(INDEX, Lsn(1))
+        put(sink, 3, {"x": 1})
+        sink.close()
+        with pytest.raises(RetryableError):
+            put(sink, 5, {"y": 1})
+        for act in sink.complete, sink.clear:
+            with pytest.raises(RetryableError):
+                act(INDEX, Lsn(3))
+        try:
+            sink.flush()
+        except RetryableError:
+            pass
+        else:
+            assert rig.content() == {"x": 1}, "flushed is durable"
+        with rig.sink() as again:
+            again.flush()
 
     def test_what_was_flushed_survives_kill_9(self, rig: Rig) -> None:
         """E21: the process is killed while it goes on writing; every batch that it saw flushed is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -23,7 +24,7 @@ from penstock.config.secrets import Secret
 from penstock.contracts import Documents, ReadableSink, Sink, Writes
 from penstock.errors import DiskError, OperatorError, RetryableError
 from penstock.model import Lsn
-from penstock.sinks import delta
+from penstock.sinks import delta, delta_sync
 from penstock.sinks.delta import TOMBSTONE_S, DeltaSettings, DeltaSink
 from penstock.sinks.delta_memory import PROPERTY
 from penstock.sinks.delta_table import Merge, find, make
@@ -74,6 +75,92 @@ def test_many_documents_of_one_file_are_looked_at(rig: Rig, count: int) -> None:
         assert isinstance(sink, ReadableSink)
         for some in (ids, ids[:3], ids[-2:], ["0", *ids[:2], "zz"], ["elsewhere"], []):
             assert sink.look(INDEX, some).keys() == set(some) & set(ids)
+
+
+def test_many_deletes_are_merged_before_they_are_flushed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E12: they are small, and still are held until they are merged."""
+    monkeypatch.setattr(delta, "_MERGE_BYTES", 100_000)
+    with rig.sink() as sink:
+        sink.complete(INDEX, Lsn(1))
+        put(sink, 2, dict.fromkeys(map(str, range(1000))))
+        assert len(rows(rig.place)) == 1000
+
+
+class Killed(BaseException):
+    """Where the process would end."""
+
+
+class TestDisk:
+    """E21, E89: nothing counts before it is on disk."""
+
+    @pytest.fixture
+    def filled(self, rig: Rig) -> Rig:
+        """With a document that is on disk."""
+        with rig.sink() as sink:
+            put(sink, 3, {"x": 1})
+            sink.flush()
+            sink.complete(INDEX, Lsn(3))
+        return rig
+
+    def test_a_sync_that_failed_is_never_taken_for_done(self, filled: Rig) -> None:
+        """E89: the next one may succeed and have written nothing; what is moved away is seeded anew."""
+        with filled.sink() as sink:
+            put(sink, 5, {"x": 5})
+            with mock.patch("os.fsync", side_effect=OSError(errno.EIO, "")), pytest.raises(DiskError, match="cannot"):
+                sink.flush()
+            with pytest.raises(DiskError, match="did not reach the disk"):
+                sink.flush()
+        with pytest.raises(DiskError, match="did not reach the disk") as refused, filled.sink():
+            pass
+        assert "seeded anew" in refused.value.hint
+        shutil.rmtree(f"{filled.place}/{INDEX}")
+        with filled.sink() as sink:
+            assert sink.seeded(INDEX) is None
+            put(sink, 6, {"x": 6})
+            sink.flush()
+            sink.complete(INDEX, Lsn(6))
+        assert filled.content() == {"x": 6}
+
+    @pytest.mark.parametrize("step", ["os.fsync", "penstock.sinks.delta_table.DocumentTable.counted"])
+    def test_what_was_committed_and_not_synced_is_synced_before_it_counts(
+        self, filled: Rig, step: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """E21: the process is killed between the two, or before both; the batch that comes again makes no commit."""
+        with filled.sink() as sink:
+            put(sink, 5, {"x": 5})
+            with mock.patch(step, side_effect=Killed), pytest.raises(Killed):
+                sink.flush()
+        is_committed = filled.content() == {"x": 5}
+        assert is_committed is (step == "os.fsync")
+        synced: list[str] = []
+        monkeypatch.setattr(delta_sync, "_sync", synced.append)
+        with filled.sink() as sink:
+            table = DeltaTable(f"{filled.place}/{INDEX}")
+            last = f"{table.version():020}.json"
+            assert any(path.endswith(f"{INDEX}/_delta_log/{last}") for path in synced) is is_committed
+            assert ({str(Path(path)) for path in table.file_uris()} <= set(synced)) is is_committed
+            put(sink, 5, {"x": 5})
+            sink.flush()
+        assert filled.content() == {"x": 5}
+        assert not [*Path(filled.place).rglob("_unsynced")]
+
+    def test_a_note_of_a_newer_format_is_refused(self, filled: Rig) -> None:
+        Path(filled.place, INDEX, "_unsynced").write_text("2 7")
+        with pytest.raises(OperatorError, match="newer Penstock: its _unsynced is of format 2"), filled.sink():
+            pass
+
+
+def test_a_folder_of_this_machine_is_the_same_as_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E33: its second writer is refused, and its commits are synced."""
+    place = tmp_path / "a lake"
+    synced: list[str] = []
+    monkeypatch.setattr(delta_sync, "_sync", synced.append)
+    url = Rig(make_sink, place.as_uri(), lambda name: read(str(place), name), bad=b"")
+    with url.sink() as sink, pytest.raises(RetryableError, match="another process"):
+        put(sink, 3, {"x": 1})
+        sink.complete(INDEX, Lsn(3))
+        assert (url.content(), {path.startswith(str(place)) for path in synced}) == ({"x": 1}, {True})
+        make_sink(str(place)).open(target())
 
 
 class TestCommits:
@@ -238,6 +325,22 @@ def test_a_table_deleted_by_hand_is_another_generation_and_has_to_be_seeded(rig:
         assert rig.content() == {"y": 2}
     with rig.sink() as sink:
         assert sink.seeded(INDEX) == 6
+
+
+def test_an_index_that_is_forgotten_holds_no_flush_up(rig: Rig) -> None:
+    """E85: nobody opens it again, and nobody waits for what went with its table."""
+    with rig.sink() as sink:
+        sink.open(target("users"))
+        sink.complete("users", Lsn(3))
+        shutil.rmtree(f"{rig.place}/users")
+        put(sink, 5, {"y": 1}, "users")
+        with pytest.raises(RetryableError, match="is gone"):
+            sink.flush()
+        sink.forget("users")
+        put(sink, 6, {"y": 2})
+        sink.flush()
+        sink.complete(INDEX, Lsn(6))
+        assert rig.content() == {"y": 2}
 
 
 def test_a_crash_between_showing_and_remembering_is_mended_by_the_next_complete(rig: Rig) -> None:

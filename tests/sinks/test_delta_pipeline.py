@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -55,6 +57,53 @@ def test_a_table_and_a_log_follow_the_database_through_a_crash(deploy: Callable[
     assert {one["seeded"] for one in told["indexes"].values()} == {0}
     assert run.stop() == 0
     assert "not needed here" not in run.err
+
+
+def told_twice(deployed: Deployed) -> list[Any]:
+    """What the log has more than once, and what the change feed of the table tells more than once."""
+    name = f"{deployed.prefix}customers"
+    lines = [
+        (row["id"], row["version"], row["op"]) for row in test_parquet.rows(str(deployed.folder / "history"), name)
+    ]
+    lake = DeltaTable(str(deployed.folder / "lake" / name))
+    feed = pa.table(lake.load_cdf(starting_version=0).read_all()).to_pylist()
+    inserts = [(row["id"], row["version"], row["_change_type"]) for row in feed]
+    return [one for found in (lines, inserts) for one, count in Counter(found).items() if count > 1]
+
+
+@pytest.mark.long
+def test_a_folder_that_cannot_be_written_for_a_while_loses_nothing_and_doubles_nothing(
+    deploy: Callable[..., Deployed],
+) -> None:
+    """E86, E89: a clear stop, nothing is acknowledged; when the folder is back the next run takes each change."""
+    deployed = deploy()
+    execute = deployed.database.execute
+    deployed.sinks = SINKS
+    execute("INSERT INTO customer SELECT n, 'c' || n FROM generate_series(1, 40) n")
+    deployed.write(customers=market.CUSTOMERS)
+    run = deployed.start()
+    run.catch_up()
+    for sink in "lake", "history":
+        before = deployed.written()
+        folder = deployed.folder / sink / f"{deployed.prefix}customers"
+        aside = folder.rename(deployed.folder / "aside")
+        folder.touch()  # also root cannot write into a file
+        execute(f"UPDATE customer SET name = 'for {sink}' WHERE id % 2 = 0; DELETE FROM customer WHERE id % 10 = 7")
+        execute("INSERT INTO customer VALUES (7, 'again'), (100, 'new') ON CONFLICT (id) DO UPDATE SET name = 'new'")
+        assert run.ended() == 1
+        assert str(folder) in run.err
+        assert "cannot be" in run.err
+        assert deployed.confirmed() <= before
+        folder.unlink()
+        aside.rename(folder)
+        run = deployed.start()
+        run.catch_up()
+        judge(deployed)
+    assert told_twice(deployed) == []
+    told = run.status()
+    assert told
+    assert {one["seeded"] for one in told["indexes"].values()} == {0}
+    assert run.stop() == 0
 
 
 ROOTS = 20_000

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app.origins import Origins
 from penstock.app.parts import target as target_of
 from penstock.config.file import read_deployment
 from penstock.contracts import Documents, Writes
@@ -40,14 +41,14 @@ def test_the_indexes_of_every_example_are_made_and_searched_by_their_analyzers(n
     for place in places:
         deployment = read_deployment(ROOT / place)
         for index in deployment.indexes:
-            one = target_of(index.schema, deployment.sinks[0], "es7-", "system/slot")
+            origins = Origins({index.schema.index: "system/slot"})
+            one = target_of(index.schema, deployment.sinks[0], "es7-", origins)
             sink.open(one)
             names.append(one.name)
             sink.complete(one.index, Lsn(1))
     assert names
-    text = target_of(
-        read_deployment(ROOT / "examples/first/penstock.toml").indexes[0].schema, deployment.sinks[0], "es7-", "s"
-    )
+    schema = read_deployment(ROOT / "examples/first/penstock.toml").indexes[0].schema
+    text = target_of(schema, deployment.sinks[0], "es7-", Origins({schema.index: "s"}))
     sink.open(text)
     field = text.texts[0]
     body = json.dumps({field: "Crème brûlée"}).encode()

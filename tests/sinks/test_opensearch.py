@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.sinks.contract import INDEX, Rig, SinkContract, document, put, target
 
 def make(place: str) -> Sink:
     """A sink on the node at that URL."""
-    return OpenSearchSink(OpenSearchSettings("search", place))
+    return OpenSearchSink(OpenSearchSettings("search", place, max_retries=20))  # a clear may take long on a busy node
 
 
 def read(node: Node, name: str) -> Mapping[str, bytes]:
@@ -76,6 +77,38 @@ class TestGenerations:
             assert sink.generation(INDEX) != before  # type: ignore[attr-defined]
             put(sink, 5, {"x": 1})
             sink.complete(INDEX, Lsn(5))
+            assert rig.content() == {"x": 1}
+
+    def test_who_joins_makes_nothing_and_takes_no_other_generation(self, node: Node, rig: Rig) -> None:
+        """E85: what a task made by itself would miss what was there, and nobody would seed it."""
+        with rig.sink() as sink, closing(OpenSearchSink(OpenSearchSettings("search", node.url))) as other:
+            sink.complete(INDEX, Lsn(1))
+            first = sink.generation(INDEX)
+            other.join(target(), first)
+            put(other, 2, {"x": 1})
+            assert rig.content() == {"x": 1}
+            name, _ = only(node)
+            node.ask("DELETE", f"/{name}")
+            with pytest.raises(RetryableError, match=f"the index {name} is gone"):
+                other.join(target(), first)
+            assert physical(node) == {}
+            sink.open(target())
+            with pytest.raises(RetryableError, match="is gone"):
+                other.join(target(), first)
+            second = sink.generation(INDEX)
+            other.join(target(), second)
+            sink.open(target(schema_hash="b"))
+            with pytest.raises(OperatorError, match="was begun beside"):
+                other.join(target(), second)
+
+    def test_two_that_write_to_one_name_do_not_begin_generations_by_turns(self, node: Node, rig: Rig) -> None:
+        """E84: who had it open, and finds it outdone, stops there; who comes last is seen."""
+        with rig.sink() as sink, rig.sink(source="another/slot") as other:
+            with pytest.raises(OperatorError, match="was begun beside"):
+                sink.open(target())
+            other.open(target(source="another/slot"))
+            put(other, 2, {"x": 1})
+            other.complete(INDEX, Lsn(2))
             assert rig.content() == {"x": 1}
 
     def test_a_writer_of_a_deleted_generation_does_not_write_to_the_next_of_its_name(
@@ -373,3 +406,42 @@ class TestRequests:
             assert flushes() == before + 1
             sink.flush()
             assert flushes() == before + 1
+
+
+def test_a_flush_does_not_return_before_one_that_took_its_writes_along() -> None:
+    """E20: that one may fail, and then the writes are not durable."""
+    sink = OpenSearchSink(OpenSearchSettings("search", "http://127.0.0.1:9"))
+    begun, goes_on, second, flushed = threading.Event(), threading.Event(), threading.Event(), list[str]()
+
+    def sync(one: object) -> None:
+        if begun.is_set():
+            flushed.append("again")
+            return
+        begun.set()
+        assert goes_on.wait(30)
+        raise RetryableError("not on every shard")
+
+    def flush_too() -> None:
+        sink.flush()
+        second.set()
+
+    sink._indexes.sync = sync  # type: ignore[method-assign, assignment]
+    sink._generations[INDEX] = None  # type: ignore[assignment]
+    sink._unsynced.add(INDEX)
+    failed: list[RetryableError] = []
+
+    def flush() -> None:
+        try:
+            sink.flush()
+        except RetryableError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=flush), threading.Thread(target=flush_too)]
+    threads[0].start()
+    assert begun.wait(30)
+    threads[1].start()
+    assert not second.wait(0.2)
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert (len(failed), flushed) == (1, ["again"])

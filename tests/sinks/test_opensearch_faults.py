@@ -77,7 +77,7 @@ def test_passing_trouble_is_tried_again_in_order_and_nothing_is_dropped(
 ) -> None:
     """E80: each request meets trouble twice; the waits grow, and the next request waits for its turn."""
     between = faulty()
-    sink = opened(between.url, batch_size=2, timeout_s=1 if fault == "silent" else 30)
+    sink = opened(between.url, batch_size=2, timeout_s=4 if fault == "silent" else 30)
     between.faults += [fault, fault]
     put(sink, 5, {"a": 1, "b": 2, "c": 3})
     assert [one.ids for one in between.bulks] == [["a", "b"]] * 3 + [["c"]]
@@ -282,7 +282,7 @@ def test_closing_ends_the_wait_for_an_answer(faulty: Callable[..., Faulty], open
 def test_two_requests_of_one_sink_are_in_flight_at_once(faulty: Callable[..., Faulty], opened: Opened) -> None:
     """Two threads do not wait for each other: the first gets no answer before the second has its."""
     between = faulty()
-    sink = opened(between.url, timeout_s=3, max_retries=0)
+    sink = opened(between.url, timeout_s=10, max_retries=0)
     between.faults += ["silent"]
     failed: list[BaseException] = []
 

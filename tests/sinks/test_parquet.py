@@ -122,6 +122,14 @@ def test_much_is_written_before_it_is_flushed(rig: Rig, monkeypatch: pytest.Monk
         assert len(rows(rig.place)) == 100
 
 
+def test_many_deletes_are_written_before_they_are_flushed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E12: they are small, and still are held until they are written."""
+    monkeypatch.setattr(parquet, "_FILE_BYTES", 100_000)
+    with rig.sink() as sink:
+        put(sink, 2, dict.fromkeys(map(str, range(1000))))
+        assert len(rows(rig.place)) == 1000
+
+
 def test_a_log_deleted_by_hand_has_to_be_seeded(rig: Rig) -> None:
     """E85: all of it, or the files alone; what is left counts up."""
     for round_, gone in enumerate(["", "/generation=1", "/generation=2"]):

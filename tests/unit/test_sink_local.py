@@ -117,6 +117,14 @@ def test_large_seeds_do_not_wait_for_a_flush_in_one_transaction(rig: Rig, monkey
         assert len(rig.content()) == 10
 
 
+def test_many_deletes_do_not_wait_for_a_flush_either(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E12: they are small, and still are held until they are committed."""
+    monkeypatch.setattr("penstock.sinks.local._COMMIT_BYTES", 100_000)
+    with rig.sink() as sink:
+        put(sink, 2, dict.fromkeys(map(str, range(1000))))
+        assert ask(rig, "SELECT count(*) FROM documents_1") == [(1000,)]
+
+
 def test_readers_keep_their_moment_while_everything_changes(rig: Rig) -> None:
     """E84: a reader in the middle of its documents is not disturbed by a clear or by a new generation."""
     with rig.sink() as sink:
@@ -206,26 +214,109 @@ def test_the_file_is_its_owners_alone(rig: Rig) -> None:
 
 
 def test_a_full_disk_is_an_error_and_what_it_took_is_not_reported_as_durable(rig: Rig) -> None:
-    """E89: every index whose writes went with the transaction has to be opened again before a flush succeeds."""
+    """E89: every index whose writes went with the transaction is opened again, and written again, before a flush."""
     with rig.sink() as sink:
         assert isinstance(sink, LocalSink)
         sink.open(target("users"))
         sink.complete(INDEX, Lsn(1))
         put(sink, 2, {"x": 1}, "users")
-        assert sink._connection
-        pages = sink._connection.execute("PRAGMA page_count").fetchone()[0]
-        sink._connection.execute(f"PRAGMA max_page_count = {pages + 4}")
+        fill(sink)
         with pytest.raises(DiskError, match="the disk is full"):
             put(sink, 2, {str(n): n for n in range(5000)})
-        with pytest.raises(RetryableError, match="lost what was not flushed of books, users"):
-            sink.flush()
-        sink.open(target())
-        with pytest.raises(RetryableError, match="lost what was not flushed of users"):
-            sink.flush()
+        for _ in "before and after a part of it is open":
+            with pytest.raises(RetryableError, match="lost what was not flushed of users"):
+                sink.flush()
+            with pytest.raises(RetryableError):
+                put(sink, 2, {"y": 2}, "users")
+            sink.open(target())
         sink.open(target("users"))
         put(sink, 2, {"x": 1})
         sink.flush()
-        assert rig.content() == {"x": 1}
+        assert (rig.content(), rig.content("users")) == ({"x": 1}, {})
+        sink.complete("users", Lsn(2))
+        assert rig.content("users") == {"x": 1}
+
+
+def fill(sink: LocalSink) -> None:
+    """From now on there is no room."""
+    assert sink._connection
+    pages = sink._connection.execute("PRAGMA page_count").fetchone()[0]
+    sink._connection.execute(f"PRAGMA max_page_count = {pages + 4}")
+
+
+def test_what_one_writer_had_not_flushed_outlives_the_trouble_of_another(rig: Rig) -> None:
+    """E80, E86: a seed fails, and opens the sink again, while live is between its writes and its flush."""
+    with rig.sink() as sink:
+        assert isinstance(sink, LocalSink)
+        sink.open(target("users"))
+        for index in INDEX, "users":
+            put(sink, 3, {"x": 1, "y": 1}, index)
+            sink.complete(index, Lsn(3))
+        put(sink, 5, {"x": 5})
+        sink.clear(INDEX, Lsn(4))
+        put(sink, 6, {"z": 6, "x": None})
+        fill(sink)
+        with pytest.raises(DiskError):
+            put(sink, 5, {str(n): n for n in range(5000)}, "users")
+        for index in INDEX, "users":
+            sink.open(target(index))
+        sink.flush()
+        assert (rig.content(), rig.content("users")) == ({"z": 6}, {"x": 1, "y": 1})
+
+
+def test_what_was_not_flushed_is_not_written_to_a_generation_that_is_seeded_anew(rig: Rig) -> None:
+    """E85: the file is removed between the failed write and the opening."""
+    with rig.sink() as sink:
+        assert isinstance(sink, LocalSink)
+        sink.complete(INDEX, Lsn(3))
+        put(sink, 5, {"x": 5})
+        fill(sink)
+        with pytest.raises(DiskError):
+            put(sink, 5, {str(n): n for n in range(5000)})
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{rig.place}{ending}").unlink(missing_ok=True)
+        sink.open(target())
+        assert sink.seeded(INDEX) is None
+        sink.flush()
+        sink.complete(INDEX, Lsn(4))
+        assert rig.content() == {}
+
+
+def test_a_generation_that_could_not_be_begun_everywhere_is_left_again(rig: Rig) -> None:
+    """E84: the one before it missed nothing, so it goes on; and it is what is kept beside the next try."""
+    new, old = target(source="new", beside=("old",)), target(source="old")
+    with rig.sink(source="old") as sink:
+        put(sink, 2, {"x": 1})
+        sink.complete(INDEX, Lsn(2))
+        before = sink.generation(INDEX)
+        for _ in range(2):
+            sink.open(new)
+            assert sink.seeded(INDEX) is None
+            sink.open(old)
+            assert (sink.generation(INDEX), sink.seeded(INDEX)) == (before, Lsn(2))
+        put(sink, 3, {"x": 2})
+        sink.flush()
+        sink.open(new)
+        sink.open(old._replace(index="outgoing", beside=("new",)))
+        assert sink.generation("outgoing") == before
+    assert rig.content() == {"x": 2}
+
+
+def test_an_index_that_is_forgotten_holds_no_flush_up(rig: Rig) -> None:
+    """E89: nobody opens it again, and nobody waits for what was lost of it."""
+    with rig.sink() as sink:
+        assert isinstance(sink, LocalSink)
+        sink.open(target("users"))
+        put(sink, 2, {"x": 1}, "users")
+        assert sink._connection
+        sink._connection.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(DiskError):
+            put(sink, 2, {str(n): n for n in range(5000)})
+        sink.open(target())
+        with pytest.raises(RetryableError, match="users"):
+            sink.flush()
+        sink.forget("users")
+        sink.flush()
 
 
 def test_an_index_that_was_not_opened_is_our_mistake(rig: Rig) -> None:

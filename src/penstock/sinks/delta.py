@@ -15,16 +15,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from penstock.contracts import Held, Rejection, Target, Writes
-from penstock.errors import BugError, DiskError, OperatorError
+from penstock.errors import BugError, DiskError, OperatorError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks.columns import NO_TEXT, is_text
 from penstock.sinks.delta_memory import OUTGOING, PROPERTY, Memory, begin, read
-from penstock.sinks.delta_table import DocumentTable, Merging, Row, find, make, show
+from penstock.sinks.delta_table import DocumentTable, GoneError, Merging, Row, find, make, show
 from penstock.sinks.local_file import WriterLock
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 TOMBSTONE_S = 7 * 86400
 # Writes that wait for a flush are merged from here on, so that memory stays bounded.
 _MERGE_BYTES = 64 << 20
+# What a write takes in memory beside its texts: deletes are nothing else.
+_ROW_BYTES = 200
 # So many merges leave about as many small files; then they are joined.
 _COMPACT_EVERY = 64
 _VACUUM_S = 3600
@@ -87,16 +92,24 @@ class DeltaSink:
         merging: Callable[[], Merging | None] = lambda: None,
     ) -> None:
         self.name = settings.name
-        self._path, self._storage = settings.path.rstrip("/"), dict(settings.storage_options)
+        self._path, self._storage = _plain(settings.path).rstrip("/"), dict(settings.storage_options)
         self._clock, self._merging = clock, merging
         self._lock = threading.RLock()
         self._writer_lock: WriterLock | None = None
         self._indexes: dict[str, _Index] = {}
+        self._is_closed = False
 
     def open(self, target: Target) -> None:
-        """Find the index's current generation; begin one where it is of another schema or source, or was deleted."""
+        """Find the index's current generation; begin one where it is of another schema or source, or was deleted.
+
+        What waits is merged first. What waits for a table that was deleted is dropped: its successor is seeded.
+        """
         with self._lock:
             self._become_the_writer()
+            self._is_closed = False
+            if before := self._indexes.get(target.index):
+                with suppress(GoneError):
+                    self._merge(before)
             readers = find(self._place(target.name), self._storage)
             if readers is not None and not readers.is_of_ours():
                 raise OperatorError(
@@ -104,6 +117,9 @@ class DeltaSink:
                     hint="Move it away, give the sink another path, or set a prefix in the deployment.",
                 )
             workshop = find(self._place(_OURS, target.name), self._storage)
+            for table in (readers, workshop):
+                if table:
+                    table.settle()
             memory, outgoing = self._remembered(workshop, target.name)
             if memory and workshop and (grown := memory.grown(target)) is not memory:
                 workshop.remember(grown.written())
@@ -191,7 +207,7 @@ class DeltaSink:
                 before = one.waiting.get(id)
                 if before is None or before[0] <= writes.version:
                     one.waiting[id] = writes.version, body
-                    one.waiting_bytes += len(id) + len(body or b"")
+                    one.waiting_bytes += len(id) + len(body or b"") + _ROW_BYTES
             if one.waiting_bytes > _MERGE_BYTES:
                 self._merge(one)
         return rejected
@@ -203,6 +219,7 @@ class DeltaSink:
     def flush(self) -> None:
         """Merge what waits: a commit for each index that was written to."""
         with self._lock:
+            self._require_open()
             for one in self._indexes.values():
                 self._merge(one)
 
@@ -233,10 +250,11 @@ class DeltaSink:
         yield from portions
 
     def forget(self, index: str) -> None:
-        """Its tables, which hold their logs; what waits to be merged is merged first."""
+        """Its tables, which hold their logs; what waits to be merged is merged first, where its table is there."""
         with self._lock:
             if one := self._indexes.get(index):
-                self._merge(one)
+                with suppress(GoneError):
+                    self._merge(one)
                 del self._indexes[index]
 
     def holdings(self, name: str) -> Sequence[str]:
@@ -257,6 +275,7 @@ class DeltaSink:
     def close(self) -> None:
         """Forget what was not flushed, and give up the right to write."""
         with self._lock:
+            self._is_closed = True
             self._indexes.clear()
             if self._writer_lock is not None:
                 self._writer_lock.release()
@@ -265,7 +284,12 @@ class DeltaSink:
     def _place(self, *names: str) -> str:
         return "/".join([self._path, *names])
 
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RetryableError(f"the sink {self.name} is closed", hint="Its indexes have to be opened again.")
+
     def _known(self, index: str) -> _Index:
+        self._require_open()
         if index not in self._indexes:
             raise BugError(f"the index {index} was not opened in the sink {self.name}")
         return self._indexes[index]
@@ -315,6 +339,11 @@ class DeltaSink:
             one.table.delete(one.memory.purge_upto, one.memory.application, only_tombstones=True)
         upto = one.table.merged(one.memory.application) or Lsn.ZERO
         self._remember(one, replace(one.memory, purge_upto=upto, purge_s=now_s))
+
+
+def _plain(path: str) -> str:
+    """What is on this machine is locked and synced, however it is written."""
+    return url2pathname(urlsplit(path).path) if path.startswith("file://") else path
 
 
 def _is_seen(readers: DocumentTable | None, memory: Memory | None) -> bool:

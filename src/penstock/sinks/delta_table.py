@@ -74,6 +74,10 @@ class OvertakenError(Exception):
     """Another writer's commit came between: do it again on top of that."""
 
 
+class GoneError(RetryableError):
+    """The table was deleted while it was written to."""
+
+
 class Merge(NamedTuple):
     """What a merge is told besides its rows: the application, its number where that is higher than before, and how many
     rows a file may have, where that is known."""
@@ -112,6 +116,11 @@ class DocumentTable:
     def version(self) -> int:
         """The number of its last commit, as far as this object has seen."""
         return self._table.version()
+
+    def settle(self) -> None:
+        """Bring to disk what a process that was ended has committed; an error where that failed once."""
+        with translated(self._uri), synced(self._uri, self.version):
+            pass
 
     def is_of_ours(self) -> bool:
         """Whether it has the columns that we write."""
@@ -249,8 +258,8 @@ class DocumentTable:
             hint="Let one deployment write to a table; maintenance of yours is best done by few, large commits.",
         )
 
-    def _gone(self) -> RetryableError:
-        return RetryableError(
+    def _gone(self) -> GoneError:
+        return GoneError(
             f"the table {self._uri} is gone",
             hint="It was deleted while it was written to. Opened again, it is made anew and has to be seeded.",
         )
@@ -283,14 +292,15 @@ def show(rows: DocumentTable, uri: str, storage: Mapping[str, str], application:
     """The table at that place, made to hold these rows and no others in one commit; one that was not there appears."""
     before = find(uri, storage)
     size = rows.fitting_file_bytes()
-    with translated(uri), synced(uri, before.version if before else -1):
+    with translated(uri):
         if "://" not in uri:
             os.makedirs(uri, exist_ok=True)
-        write_deltalake(
-            uri, rows.scan(), mode="overwrite", target_file_size=size, storage_options=dict(storage),
-            configuration={**_PROPERTIES, _FILE_SIZE: str(size)},
-            commit_properties=rows.counted(application, Lsn.ZERO),
-        )  # fmt: skip
+        with synced(uri, before.version if before else -1):
+            write_deltalake(
+                uri, rows.scan(), mode="overwrite", target_file_size=size, storage_options=dict(storage),
+                configuration={**_PROPERTIES, _FILE_SIZE: str(size)},
+                commit_properties=rows.counted(application, Lsn.ZERO),
+            )  # fmt: skip
         return DocumentTable(DeltaTable(uri, storage_options=dict(storage)), uri)
 
 

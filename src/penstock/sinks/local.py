@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 # A week: far longer than a write can be late.
 TOMBSTONE_S = 7 * 86400
-# Writes that wait for a flush are committed from here on, so that the write-ahead log stays bounded.
+# Writes that wait for a flush are committed from here on: they are held in memory, and in the write-ahead log.
 _COMMIT_BYTES = 64 << 20
+# What a write takes in memory beside its texts: deletes are nothing else.
+_ROW_BYTES = 200
 # How many ids are read at once while all are.
 _PORTION = 5000
 # SQLite's numbers are signed: LSNs are kept in their order, moved down.
@@ -70,15 +72,18 @@ class LocalSink:
         self._connection: sqlite3.Connection | None = None
         self._writer_lock: WriterLock | None = None
         self._generations: dict[str, _Generation] = {}
-        self._waiting: set[str] = set()  # indexes with writes that are not committed
+        self._waiting: dict[str, list[Writes | Lsn]] = {}  # of each index, the writes and clears that are not committed
         self._waiting_bytes = 0
-        self._lost: set[str] = set()  # indexes whose writes went with a failed transaction
+        self._torn: dict[str, str] = {}  # indexes whose writes went with a failed transaction, and their generations
 
     def open(self, target: Target) -> None:
-        """Find the index's newest generation; make one beside it where that is of another schema or source."""
+        """Find the index's newest generation; make one beside it where that is of another schema or source.
+
+        What went with a failed transaction is written again; but to no other generation, which is seeded.
+        """
         with self._lock:
             self._connect()
-            with self._working(target.index) as connection:
+            with self._working() as connection:
                 self._commit()
                 connection.execute("BEGIN IMMEDIATE")
                 number = self._find(connection, target) or self._make(connection, target)
@@ -88,8 +93,8 @@ class LocalSink:
                     [now - TOMBSTONE_S],
                 )
                 self._commit()
-                self._lost.discard(target.index)
                 self._load(target.index, number, target.beside)
+                self._write_again(connection, target.index)
 
     def shows(self, target: Target) -> bool:
         """Whether the generation that readers see is this one."""
@@ -138,7 +143,7 @@ class LocalSink:
 
     def complete(self, index: str, version: Lsn) -> None:
         """Show the generation to readers. The one that they leave for it is kept, the others go."""
-        with self._working(index) as connection:
+        with self._working() as connection:
             self._set_automerge(index, sql.AUTOMERGE)
             number = self._generation(index).number
             self._begin(connection)
@@ -151,21 +156,26 @@ class LocalSink:
 
     def write(self, writes: Writes) -> Sequence[Rejection]:
         """Take the writes into the open transaction. What is no JSON is rejected."""
-        index, ids, bodies = writes.documents
-        with self._working(index) as connection:
+        index, _, bodies = writes.documents
+        with self._working() as connection:
             generation = self._generation(index)
-            version = writes.version - _SHIFT
-            if version < generation.cleared:
+            if writes.version - _SHIFT < generation.cleared:
                 return []
-            self._begin(connection)
-            self._waiting.add(index)
-            rejected = self._take_in(connection, list(zip(ids, bodies, strict=True)))
-            values = {"version": version, "now": int(self._clock())}
-            _run(connection, sql.apply(generation.number, generation.texts), values)
-            self._waiting_bytes += sum(len(body) for body in bodies if body is not None)
+            rejected = self._apply(connection, generation, writes)
+            self._waiting.setdefault(index, []).append(writes)
+            self._waiting_bytes += sum(len(body or b"") + _ROW_BYTES for body in bodies)
             if self._waiting_bytes > _COMMIT_BYTES:
                 self._commit()
         return [Rejection(index, id, writes.version, _NO_JSON) for id in rejected]
+
+    def _apply(self, connection: sqlite3.Connection, generation: _Generation, writes: Writes) -> list[str]:
+        """Into the open transaction; the ids of what is no JSON."""
+        self._begin(connection)
+        _, ids, bodies = writes.documents
+        rejected = self._take_in(connection, list(zip(ids, bodies, strict=True)))
+        values = {"version": writes.version - _SHIFT, "now": int(self._clock())}
+        _run(connection, sql.apply(generation.number, generation.texts), values)
+        return rejected
 
     def outdone(self) -> int:
         """Not counted."""
@@ -174,33 +184,35 @@ class LocalSink:
     def flush(self) -> None:
         """Commit, which syncs the write-ahead log."""
         with self._lock:
-            if self._lost:
+            if torn := sorted(self._torn.keys() & self._waiting.keys()):
                 raise RetryableError(
-                    f"the sink {self.name} lost what was not flushed of {', '.join(sorted(self._lost))}",
+                    f"the sink {self.name} lost what was not flushed of {', '.join(torn)}",
                     hint="Its index is opened again, and the writes are sent again.",
                 )
-            if self._connection is not None:
-                with self._working():
-                    self._commit()
+            with self._working():
+                self._commit()
 
     def clear(self, index: str, version: Lsn) -> None:
         """Delete what is not above the version, and remember it with the generation."""
-        with self._working(index) as connection:
-            number, _, _, paths, _, _ = self._generation(index)
-            self._begin(connection)
-            self._waiting.add(index)
-            values = {"version": version - _SHIFT, "number": number}
-            newer = f"SELECT 1 FROM {sql.documents(number)} WHERE version > :version LIMIT 1"
-            if connection.execute(newer, values).fetchone():
-                _run(connection, sql.clear(number, paths), values)
-            else:  # nothing stays: new tables cost less than emptying a full-text index
-                _run(connection, [*sql.drop(number), *sql.make(number, paths)])
-            connection.execute("UPDATE generation SET cleared = max(cleared, :version) WHERE number = :number", values)
-            self._load(index, number, self._generation(index).beside)
+        with self._working() as connection:
+            self._clear(connection, index, version)
+            self._waiting.setdefault(index, []).append(version)
+
+    def _clear(self, connection: sqlite3.Connection, index: str, version: Lsn) -> None:
+        number, _, _, paths, _, _ = self._generation(index)
+        self._begin(connection)
+        values = {"version": version - _SHIFT, "number": number}
+        newer = f"SELECT 1 FROM {sql.documents(number)} WHERE version > :version LIMIT 1"
+        if connection.execute(newer, values).fetchone():
+            _run(connection, sql.clear(number, paths), values)
+        else:  # nothing stays: new tables cost less than emptying a full-text index
+            _run(connection, [*sql.drop(number), *sql.make(number, paths)])
+        connection.execute("UPDATE generation SET cleared = max(cleared, :version) WHERE number = :number", values)
+        self._load(index, number, self._generation(index).beside)
 
     def look(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]:
         """Documents and tombstones, also those that wait for a flush."""
-        with self._working(index) as connection:
+        with self._working() as connection:
             rows = connection.execute(sql.look(self._generation(index).number), [json.dumps(list(ids))]).fetchall()
         return {id: Held(Lsn(version + _SHIFT), body) for id, version, body in rows}
 
@@ -208,7 +220,7 @@ class LocalSink:
         """The ids in their order, as they are when it is a portion's turn."""
         last = ""
         while True:
-            with self._working(index) as connection:
+            with self._working() as connection:
                 rows = connection.execute(sql.scan(self._generation(index).number), [last, _PORTION]).fetchall()
             if not rows:
                 return
@@ -219,6 +231,7 @@ class LocalSink:
         """What waits for a flush of it is flushed all the same."""
         with self._lock:
             self._generations.pop(index, None)
+            self._torn.pop(index, None)
 
     def holdings(self, name: str) -> Sequence[str]:
         """The generations of the name in the file, if there is one."""
@@ -256,21 +269,30 @@ class LocalSink:
     def close(self) -> None:
         """Give up the file and the right to write to it."""
         with self._lock:
-            self._generations.clear()
-            self._forget_waiting()
-            if self._connection is not None:
-                self._connection.close()  # an open transaction is rolled back
-                self._connection = None
-            if self._writer_lock is not None:
-                self._writer_lock.release()
-                self._writer_lock = None
+            self._torn.clear()
+            self._waiting.clear()
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._generations.clear()
+        if self._connection is not None:
+            self._connection.close()  # an open transaction is rolled back
+            self._connection = None
+        if self._writer_lock is not None:
+            self._writer_lock.release()
+            self._writer_lock = None
 
     def _find(self, connection: sqlite3.Connection, target: Target) -> int | None:
-        """The newest generation of the name, if it is of this schema and source; its texts are made to fit."""
+        """The newest generation of the name, if it is of this schema and source; its texts are made to fit.
+
+        Newer ones that are beside it do not count, nor one that we began beside it, and are to leave again.
+        """
+        begun = self._generations.get(target.index)
+        left = begun.number if begun and target.source in begun.beside else None
         row = connection.execute(
-            "SELECT number, schema_hash, source, texts FROM generation"
-            f" WHERE name = ? AND source NOT IN ({_listed(target.beside)}) ORDER BY number DESC LIMIT 1",
-            [target.name],
+            "SELECT number, schema_hash, source, texts FROM generation WHERE number IS NOT ?"
+            f" AND name = ? AND source NOT IN ({_listed(target.beside)}) ORDER BY number DESC LIMIT 1",
+            [left, target.name],
         ).fetchone()
         known = (target.schema_hash, target.grown_from) if target.grown_from else (target.schema_hash,)
         if row is None or row[1] not in known or row[2] != target.source:
@@ -314,7 +336,7 @@ class LocalSink:
         self._generations[index] = _Generation(number, seeded, cleared, tuple(json.loads(texts)), mark, beside)
 
     def _set_automerge(self, index: str, segments: int) -> None:
-        with self._working(index) as connection:
+        with self._working() as connection:
             generation = self._generation(index)
             if generation.texts:
                 self._begin(connection)
@@ -336,6 +358,8 @@ class LocalSink:
 
     def _generation(self, index: str) -> _Generation:
         found = self._generations.get(index)
+        if found is None and index in self._torn:
+            raise RetryableError(f"the sink {self.name} is being opened again", hint="The writes are sent again.")
         if found is None:
             raise BugError(f"the index {index} was not opened in the sink {self.name}")
         return found
@@ -346,7 +370,7 @@ class LocalSink:
             self._connection.execute(sql.INCOMING)
 
     @contextmanager
-    def _working(self, index: str = "") -> Iterator[sqlite3.Connection]:
+    def _working(self) -> Iterator[sqlite3.Connection]:
         """The connection, for this thread alone. An error of SQLite ends it: part of a transaction may be gone."""
         with self._lock:
             if self._connection is None:
@@ -357,9 +381,8 @@ class LocalSink:
             except BugError:
                 raise
             except BaseException:
-                lost = self._waiting | ({index} if index else set())
-                self.close()
-                self._lost |= lost
+                self._torn |= {index: one.mark for index, one in self._generations.items()}
+                self._disconnect()
                 raise
 
     @staticmethod
@@ -371,11 +394,21 @@ class LocalSink:
         assert self._connection is not None
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
-        self._forget_waiting()
-
-    def _forget_waiting(self) -> None:
-        self._waiting.clear()
+        self._waiting = {index: self._waiting[index] for index in self._waiting.keys() & self._torn.keys()}
         self._waiting_bytes = 0
+
+    def _write_again(self, connection: sqlite3.Connection, index: str) -> None:
+        """What went with a failed transaction."""
+        generation = self._generation(index)
+        if self._torn.get(index, generation.mark) != generation.mark:
+            self._waiting.pop(index, None)
+        elif index in self._torn:
+            for one in self._waiting.get(index, ()):
+                if isinstance(one, Lsn):
+                    self._clear(connection, index, one)
+                else:
+                    self._apply(connection, generation, one)
+        self._torn.pop(index, None)
 
 
 _NO_JSON = "it is no JSON that SQLite can read (or one nested too deep)"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import Documents, Held, Rejection, Target, Writes
 from penstock.errors import BugError, OperatorError, RetryableError
@@ -24,6 +24,9 @@ from penstock.sinks.opensearch_generation import DELETES_KEPT, Generation
 from penstock.sinks.opensearch_http import Http, OpenSearchSettings
 from penstock.sinks.opensearch_indexes import Indexes
 from penstock.sinks.opensearch_write import Way, Writer
+
+if TYPE_CHECKING:
+    from penstock.contracts import ReadableSink, SharedSink
 
 __all__ = ["OpenSearchSettings", "OpenSearchSink"]
 
@@ -43,6 +46,7 @@ class OpenSearchSink:
         self._generations: dict[str, Generation] = {}
         self._unsynced: set[str] = set()
         self._lock = threading.Lock()
+        self._syncing = threading.Lock()  # who flushes waits for a flush under way: it may be its own writes' too
         self._state = threading.Lock()  # the memory of a generation is read and written by one of us at a time
 
     def open(self, target: Target) -> None:
@@ -51,9 +55,20 @@ class OpenSearchSink:
         for pipeline in {self._settings.pipeline, index.get("default_pipeline", "")} - {""}:
             self._indexes.check_pipeline(pipeline)
         with self._state:
+            self._require_not_outdone(target)
             one = self._indexes.find_or_make(target)
             if "gc_deletes" not in one.settings:  # taken away by hand: the server's own minute is too short
                 self._indexes.configure(one, {"gc_deletes": DELETES_KEPT})
+        with self._lock:
+            self._targets[target.index], self._generations[target.index] = target, one
+
+    def join(self, target: Target, generation: str) -> None:
+        """Look for it among those of its name, and change nothing on the server."""
+        there = self._indexes.generations(target.name)
+        one = next((one for one in there if one.identity == generation), None)
+        if one is None:
+            raise self._gone(generation)
+        self._require_current(one)
         with self._lock:
             self._targets[target.index], self._generations[target.index] = target, one
 
@@ -72,8 +87,7 @@ class OpenSearchSink:
 
     def generation(self, index: str) -> str:
         """What tells the current generation from every other, also from one of the same name that was deleted."""
-        one = self._known(index)
-        return f"{one.physical} {one.uuid}"
+        return self._known(index).identity
 
     def seeded(self, index: str) -> Lsn | None:
         """The version at which the generation was completely seeded, or None: it has to be, or it is gone."""
@@ -123,15 +137,16 @@ class OpenSearchSink:
 
     def flush(self) -> None:
         """Nothing to do where every request was synced; else have the server do it now."""
-        with self._lock:
-            unsynced, self._unsynced = self._unsynced, set()
-        for index in unsynced:
-            try:
-                self._indexes.sync(self._known(index))
-            except BaseException:
-                with self._lock:
-                    self._unsynced |= unsynced
-                raise
+        with self._syncing:
+            with self._lock:
+                unsynced, self._unsynced = self._unsynced, set()
+            for index in unsynced:
+                try:
+                    self._indexes.sync(self._known(index))
+                except BaseException:
+                    with self._lock:
+                        self._unsynced |= unsynced
+                    raise
 
     def clear(self, index: str, version: Lsn) -> None:
         """Turn away every write below the version from now on, then delete what is not above it."""
@@ -193,22 +208,36 @@ class OpenSearchSink:
         before = self._known(index)
         now = self._indexes.look(before)
         if now is None:
-            raise RetryableError(
-                f"sink {self.name}: the index {before.physical} is gone",
-                hint="It was deleted while it was written to. Opened again, it is made anew and has to be seeded.",
-            )
+            raise self._gone(before.physical)
         return self._keep(index, now)
+
+    def _gone(self, generation: str) -> RetryableError:
+        return RetryableError(
+            f"sink {self.name}: the index {generation.partition(' ')[0]} is gone",
+            hint="It was deleted while it was written to. Opened again, it is made anew and has to be seeded.",
+        )
 
     @contextmanager
     def _current(self, index: str) -> Iterator[Generation]:
         with self._state:
             one = self._look(index)
-            if one.memory.superseded:
-                raise OperatorError(
-                    f"sink {self.name}: another generation of {one.memory.name} was begun beside {one.physical}",
-                    hint="Two deployments write to the same name: stop one, or give it a prefix of its own.",
-                )
+            self._require_current(one)
             yield one
+
+    def _require_not_outdone(self, target: Target) -> None:
+        """Who had it open, and finds another begun beside it by somebody else, would only begin the next one."""
+        with self._lock:
+            known, one = self._targets.get(target.index), self._generations.get(target.index)
+        is_same = known and (known.schema_hash, known.source) == (target.schema_hash, target.source)
+        if one and is_same and (now := self._indexes.look(one)):
+            self._require_current(now)
+
+    def _require_current(self, one: Generation) -> None:
+        if one.memory.superseded:
+            raise OperatorError(
+                f"sink {self.name}: another generation of {one.memory.name} was begun beside {one.physical}",
+                hint="Two deployments write to the same name: stop one, or give it a prefix of its own.",
+            )
 
     def _keep(self, index: str, one: Generation) -> Generation:
         with self._lock:
@@ -228,3 +257,8 @@ class OpenSearchSink:
     def _way(self, index: str, one: Generation) -> Way:
         properties = self._targets[index].body.get("mappings", {}).get("properties", {})
         return Way(one.alias, one.memory.floor, one.memory.clearing, properties)
+
+
+if TYPE_CHECKING:
+    _as_readable_sink: type[ReadableSink] = OpenSearchSink
+    _as_shared_sink: type[SharedSink] = OpenSearchSink

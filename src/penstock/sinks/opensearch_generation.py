@@ -65,6 +65,11 @@ class Generation:
     meta: Mapping[str, Any]
 
     @property
+    def identity(self) -> str:
+        """What tells it from every other, also from one of the same name that was deleted."""
+        return f"{self.physical} {self.uuid}"
+
+    @property
     def alias(self) -> str:
         """Where writers write."""
         return f"{self.physical}.{self.memory.token}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.contracts import Rejection, Target, Writes
-from penstock.errors import BugError
+from penstock.errors import BugError, RetryableError
 from penstock.model import Lsn
 from penstock.sinks.columns import NO_TEXT, is_text, texts, versions
 from penstock.sinks.local_file import WriterLock
@@ -41,6 +41,8 @@ SCHEMA = pa.schema(
 )
 # Rows that wait for a flush are written from here on, so that memory stays bounded.
 _FILE_BYTES = 64 << 20
+# What a row takes in memory beside its texts: deletes are nothing else.
+_ROW_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class _Log:
         self.lsns.append(version)
         self.ops.append(op)
         self.bodies.append(body)
-        self.waiting_bytes += len(body or b"") + len(id or "") + 16
+        self.waiting_bytes += len(body or b"") + len(id or "") + _ROW_BYTES
 
     def append(self) -> None:
         """Write what waits as one file."""
@@ -102,11 +104,18 @@ class ParquetSink:
         self._lock = threading.RLock()
         self._writer_lock: WriterLock | None = None
         self._logs: dict[str, _Log] = {}
+        self._is_closed = False
 
     def open(self, target: Target) -> None:
-        """Go on with the index's log; in a new generation where it is of another schema or source."""
+        """Go on with the index's log; in a new generation where it is of another schema or source.
+
+        What waits is written first, to the generation that it was meant for.
+        """
         with self._lock:
             self._become_the_writer()
+            self._is_closed = False
+            if before := self._logs.get(target.index):
+                before.append()
             folder = Folder(self._files, f"{self._path}/{target.name}")
             generation, seq = folder.last()
             memory = folder.remembered()
@@ -169,6 +178,7 @@ class ParquetSink:
     def flush(self) -> None:
         """Write what waits: a file for each index that was written to."""
         with self._lock:
+            self._require_open()
             for log in self._logs.values():
                 log.append()
 
@@ -198,12 +208,18 @@ class ParquetSink:
     def close(self) -> None:
         """Forget what was not flushed, and give up the right to write."""
         with self._lock:
+            self._is_closed = True
             self._logs.clear()
             if self._writer_lock is not None:
                 self._writer_lock.release()
                 self._writer_lock = None
 
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RetryableError(f"the sink {self.name} is closed", hint="Its indexes have to be opened again.")
+
     def _known(self, index: str) -> _Log:
+        self._require_open()
         if index not in self._logs:
             raise BugError(f"the index {index} was not opened in the sink {self.name}")
         return self._logs[index]
