@@ -138,7 +138,7 @@ def test_a_task_that_starts_late_reads_the_moment_of_the_first(load: Callable[..
     first = next(rows).n
     db18.execute("UPDATE t SET n = n + 10000")
     db18.execute("DELETE FROM t WHERE n > 14000")
-    assert held(db18) == 1
+    wait_until(lambda: held(db18) == 1, what="the first task's connection to end")
     assert sorted([first, *(row.n for row in rows)]) == list(range(1, 5001))
     wait_until(lambda: held(db18) == 0, 20, "the snapshot to end")
 

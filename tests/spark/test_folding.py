@@ -49,6 +49,24 @@ def test_the_last_change_decides_whether_a_row_is_gone(spark: SparkSession) -> N
     assert [(row[0], row[3]) for row in fold(frame)] == [(1, True), (2, False)]
 
 
+def test_a_row_that_took_the_key_of_one_that_went_has_none_of_its_values(spark: SparkSession) -> None:
+    """E3: a large value that did not change is not sent with the new key; the one sent before was the other row's."""
+    frame = changes(
+        spark,
+        (2, "other", 2, "insert", 1, 0, []),
+        (2, None, None, "delete", 2, 0, ["note", "n"]),
+        (1, None, None, "update_preimage", 3, 0, ["note", "n"]),
+        (2, None, 9, "update_postimage", 3, 0, ["note"]),
+        (3, None, 4, "update_postimage", 4, 0, ["note"]),
+    )
+    assert fold(frame) == [
+        (1, None, None, True, ("note", "n")),
+        (2, None, 9, False, ("note",)),
+        (3, None, 4, False, ("note",)),
+    ]
+    assert {row.id: row._renewed for row in latest(frame, "id").collect()} == {1: True, 2: True, 3: False}
+
+
 def test_a_row_that_moved_to_another_key_is_gone_from_its_old_one(spark: SparkSession) -> None:
     frame = changes(
         spark,

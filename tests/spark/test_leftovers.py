@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
+from penstock.postgres.processes import is_alive, mark
 from tests.fixtures.spark import Engine
 
 
@@ -51,7 +51,8 @@ def test_a_query_left_running_is_named_and_ends_with_its_reader(
     rows = spark.readStream.format("idle").load().writeStream.queryName("forgotten").format("noop")
     rows.option("checkpointLocation", str(tmp_path)).start().processAllAvailable()
     (reader,) = engine.readers()
+    watched = mark(reader.pid)
     assert "pyspark.sql.streaming.python_streaming_source_runner" in reader.cmdline()
     assert engine.clear() == ["streaming query forgotten"]
-    assert not psutil.pid_exists(reader.pid)
+    assert not is_alive(watched)
     assert engine.clear() == []

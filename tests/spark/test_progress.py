@@ -1,4 +1,4 @@
-"""Progress of a query as plain values, from real queries of Spark's own sources and of a Python one that fails."""
+"""Progress of a query as plain values, from real queries: of ours, of Spark's own sources, of one that fails."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from penstock.model import Lsn
 from penstock.spark.progress import (
     Progress,
     ProgressListener,
@@ -21,6 +22,7 @@ from penstock.spark.progress import (
     parse_progress,
     shorten_error,
 )
+from tests.fixtures.streams import Streamed
 from tests.fixtures.waiting import wait_until
 
 
@@ -92,6 +94,35 @@ def test_each_batch_and_the_end_arrive_as_plain_values(spark: SparkSession, tmp_
     assert (end.query_id, end.run_id) == (query.id, query.runId)
     assert end.error == "penstock.errors.SlotMissingError: the slot is gone\nMake it again."
     assert end.error_class == "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"
+
+
+def test_a_stream_of_ours_tells_how_far_it_is_and_what_ended_it(stream: Streamed) -> None:
+    """Offsets that Spark logged, the lag to the server's end, and the one sentence of a failure."""
+    batches: list[Progress] = []
+    ends: list[Terminated] = []
+    stream.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    stream.available_now(table="t")
+    with listening(stream.spark, batches.append, ends.append):
+        running = stream.start(table="t")
+        stream.await_streaming()
+        stream.execute("INSERT INTO t VALUES (1), (2)")
+        running.await_rows(2)
+        batch = wait_until(lambda: next((one for one in batches if one.rows), None), 60, "its report")
+        (row, _) = running.rows
+        (source,) = batch.sources
+        assert (batch.rows, source.rows, batch.query_id) == (2, 2, running.query.id)
+        assert source.start and source.end and Lsn.parse(source.start["lsn"]) < Lsn.parse(source.end["lsn"])
+        assert Lsn.parse(source.end["lsn"]) == row["_commit_lsn"]
+        assert source.end["slot"] == stream.slot
+        assert batch.lag_bytes is not None and 0 <= batch.lag_bytes < 1 << 20
+        running.stop()
+        wait_until(lambda: ends, 60, "the end")
+        stream.drop()
+        stream.start(table="t").await_failure()
+        wait_until(lambda: len(ends) > 1, 60, "the failure")
+    stopped, failed = ends
+    assert stopped.error is None and failed.error is not None
+    assert failed.error.startswith(f"penstock.errors.SlotMissingError: slot {stream.slot} is gone, but the checkpoint")
 
 
 def test_an_error_in_a_callback_is_logged_and_harms_neither_the_query_nor_the_next_report(

@@ -115,6 +115,7 @@ def test_keep_a_delta_table_current(play: Play, source18: Source, tmp_path: Path
         source18.execute("UPDATE orders SET total = 9 WHERE id = 1")
         source18.execute("DELETE FROM orders WHERE id = 2")
         source18.execute("UPDATE orders SET id = 33 WHERE id = 3")
+        source18.execute("DELETE FROM orders WHERE id = 1; UPDATE orders SET id = 1 WHERE id = 33")
         insert(source18, 4)
         await_true(names, is_current, "the changes")
         source18.execute("TRUNCATE orders")
@@ -123,7 +124,8 @@ def test_keep_a_delta_table_current(play: Play, source18: Source, tmp_path: Path
 
     names = play("spark-to-delta.md", meanwhile)
     version = DeltaTable(str(tmp_path / "orders")).version()
-    number = DeltaTable(str(tmp_path / "orders")).transaction_version("orders")
+    number = DeltaTable(str(tmp_path / "orders")).transaction_version(names["query"].id)
+    names["spark"].sparkContext.setLocalProperty("sql.streaming.queryId", names["query"].id)
     names["merge"](names["spark"].createDataFrame([], names["changes"].schema), number)
     assert DeltaTable(str(tmp_path / "orders")).version() == version, "a batch that was merged is not merged again"
 

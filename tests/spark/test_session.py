@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,8 +21,9 @@ from tests.fixtures.programs import LIMIT, run
 BUILD = """
 import json, os, sys, tempfile
 import penstock.spark
+from penstock.spark.settings import local_folder
 spark = penstock.spark.session(conf={"spark.driver.extraJavaOptions": "-Dmine=1", "spark.sql.shuffle.partitions": "7"})
-print(json.dumps({
+shown = {
     "java": spark._jvm.System.getProperty("java.version"),
     "mine": spark._jvm.System.getProperty("mine"),
     "temporary": spark._jvm.System.getProperty("java.io.tmpdir"),
@@ -31,7 +33,13 @@ print(json.dumps({
     "master": spark.sparkContext.master,
     "worker": spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect(),
     "advice": penstock.spark.advise(spark),
-}))
+    "folders": [local_folder()],
+}
+spark.stop()  # the JVM goes on, and so does its environment, which is the same in this regard
+shown["folders"].append(local_folder())
+penstock.spark.session()
+shown["folders"].append(local_folder())
+print(json.dumps(shown))
 """
 
 
@@ -56,6 +64,7 @@ def test_without_a_java_on_the_machine_the_packaged_one_runs_spark(path_without_
     assert shown["advice"] == []
     assert shown["heap"] == pytest.approx(1 << 30, rel=0.1)
     assert " warn " not in shown["stderr"].lower(), "nothing is said that a user could do nothing about"
+    assert shown["folders"] == [shown["temporary"], None, shown["temporary"]], "batches are files while it runs"
     assert not os.path.exists(shown["temporary"]), "the folder goes with the process"
 
 
@@ -72,6 +81,11 @@ def test_the_session_has_every_setting_of_the_table(spark: SparkSession) -> None
     wanted = settings.settings("local[2]", 2)
     assert {name: spark.conf.get(name, None) for name in wanted} == wanted
     assert penstock.spark.advise(spark) == []
+
+
+def test_workers_load_pyspark_from_its_folder(spark: SparkSession) -> None:
+    found = spark.range(1).rdd.map(lambda _: sys.modules["pyspark"].__file__).first()
+    assert found == pyspark.__file__
 
 
 def test_sockets_lie_in_a_folder_of_our_own_that_is_closed_to_others(spark: SparkSession) -> None:

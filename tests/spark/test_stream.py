@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.model import Lsn
 from penstock.spark import health
 from tests.fixtures.databases import Database
+from tests.fixtures.endings import await_end
 from tests.fixtures.programs import environment
 from tests.fixtures.spark import Engine
 from tests.fixtures.standins import StandIn
@@ -49,7 +49,9 @@ def test_a_stream_makes_what_it_needs_follows_and_ends_without_a_trace(stream: S
     wait_until(lambda: stream.confirmed() >= last, what="the slot to follow, though nothing comes after it")
 
     def acknowledged() -> dict[str, Any] | None:
-        (found,) = readers_seen_by_another_process()
+        found = next(iter(readers_seen_by_another_process()), None)
+        if found is None:
+            return None  # its first report is not written yet
         return found if Lsn.parse(found["acknowledged"]) >= last and Lsn.parse(found["newest"]) >= last else None
 
     seen = wait_until(acknowledged, 20, "the reader's word")
@@ -71,7 +73,7 @@ def test_an_idle_query_costs_nothing_and_a_change_wakes_it(stream: Streamed, eng
     stream.await_streaming()
     stream.execute("CREATE TABLE elsewhere AS SELECT generate_series(1, 1000)")
     reader = reader_of(engine)
-    wait_until(lambda: len(running.calls) == 1, what="the first, empty batch")
+    wait_until(lambda: len(running.calls) == 1, 60, "the first, empty batch")
     polls = len(running.calls), reader.num_ctx_switches().voluntary
     ((began,),) = stream.execute("SELECT clock_timestamp()")
     wait_until(
@@ -95,7 +97,7 @@ def test_a_killed_reader_leaves_no_word_and_no_hold(stream: Streamed, engine: En
     wait_until(lambda: [one.pid for one in health.readers()] == [reader.pid], what="its report")
     reader.kill()
     running.await_failure()
-    psutil.wait_procs([reader], timeout=10)
+    await_end([reader])
     assert health.readers() == []
     stream.await_free()
     stream.execute("INSERT INTO t VALUES (2)")

@@ -22,7 +22,7 @@ from tests.fixtures.spark import Engine
 from tests.fixtures.streams import Batches, Running, Steps, Streamed, Writer, reader_of, workers_of
 from tests.fixtures.waiting import wait_until
 
-FAILPOINTS = ("receive", "assemble", "spill", "deliver", "feedback")
+FAILPOINTS = ("receive", "assemble", "spill", "deliver", "acknowledge", "feedback")
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, v text)"
 # Small enough that a transaction of some rows goes by way of the disk, and that the receiver has to wait for Spark.
 SMALL = {"table": "t", "spoolMaxBytes": 8000, "maxRowsPerTrigger": 1000}
@@ -143,18 +143,18 @@ def test_readers_and_workers_of_spark_killed_at_random_lose_and_repeat_nothing(
         running = stream.start(then=batches.take, **SMALL)
         stream.await_streaming()
         writer.write(rng.randint(1, 8))
+        seen = len(running.calls)
         kill(reader_of(engine) if victim == "reader" else rng.choice(workers_of(engine)))
-        writer.write(3)
-        await_batch_or_end(running)  # a worker that was idle is not missed
+
+        def batch_or_end(running: Running = running, seen: int = seen) -> bool:
+            writer.write(1)
+            return len(running.calls) > seen or not running.query.isActive
+
+        wait_until(batch_or_end, what="a batch, or the query's end")  # a worker that was idle is not missed
         running.query.stop()
         stream.await_free()
     drain(stream, batches)
     assert batches.history() == writer.history
-
-
-def await_batch_or_end(running: Running) -> None:
-    seen = len(running.calls)
-    wait_until(lambda: len(running.calls) > seen or not running.query.isActive, 30, "a batch, or the query's end")
 
 
 def kill(process: psutil.Process) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError, CoverageError, PenstockError, PositionError, SlotMissingError
+from penstock.errors import (
+    ConfigError,
+    CoverageError,
+    PenstockError,
+    PositionError,
+    PrivilegeError,
+    SlotMissingError,
+)
 from penstock.model import Lsn
 from penstock.postgres import replication
 from penstock.spark import health
@@ -275,6 +282,28 @@ def test_a_server_that_restarts_is_followed(opened: Steps) -> None:
     wait_until(lambda: health.readers()[0].state == "streaming" and health.readers()[0].error, what="the last trouble")
     opened.commit()
     assert ids(opened.rows(1)) == [2]
+
+
+def test_a_server_that_refuses_an_answer_is_told_in_our_words_and_ends_no_report(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E34: a right that is taken away while the query runs; the stream itself needs it no more."""
+    monkeypatch.setattr(health, "_EVERY_S", 0.05)
+    monkeypatch.setattr(health, "_NEWEST_EVERY_S", 0.0)
+    steps.execute(TABLE)
+    steps.execute("CREATE PUBLICATION pub FOR TABLE t")
+    url = steps.database.role("follower", attributes="LOGIN REPLICATION")
+    steps.begin(url=url, table="t", publication="pub").open()
+    (known,) = wait_until(health.readers, what="the first report")
+    steps.execute("REVOKE EXECUTE ON FUNCTION pg_catalog.pg_current_wal_flush_lsn() FROM PUBLIC")
+    seen = {known.updated_at}
+    for _ in range(3):  # each but the first comes behind a question that was refused
+        seen.add(wait_until(lambda: {one.updated_at for one in health.readers()} - seen, what="a later report").pop())
+    assert steps.reader is not None
+    with pytest.raises(PrivilegeError, match="asking how far the WAL reaches failed: the role lacks a right"):
+        steps.reader.prepareForTriggerAvailableNow()
+    insert(steps, 1)
+    assert ids(steps.rows(1)) == [1]
 
 
 def test_a_reader_that_is_not_asked_for_long_keeps_its_stream(db18: Database, steps: Steps) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, PrivilegeError, SlotActiveError, UnavailableError
 from penstock.postgres import slot
+from penstock.spark import live, seeding
+from tests.fixtures.databases import Database
 from tests.fixtures.streams import Rows, Steps, Streamed
 from tests.fixtures.waiting import wait_until
 
@@ -52,17 +54,19 @@ def test_an_uninterrupted_start_is_exact(steps: Steps) -> None:
     fill(steps)
     steps.begin(table="t", startingPosition="snapshot", maxRowsPerTrigger=500)
     assert steps.batch() == []  # the plan is written down, and the slot made
-    steps.execute("INSERT INTO t VALUES (-1, 'late')")
+    steps.execute("INSERT INTO t VALUES (-1, 'late'), (-2, 'short-lived')")
     steps.execute("DELETE FROM t WHERE id = 1")
     steps.execute("UPDATE t SET v = 'changed' WHERE id = 2000")
-    seeded = until_streaming(steps)
+    seeded = steps.batch()
+    steps.execute("DELETE FROM t WHERE id = -2")
+    seeded += until_streaming(steps)
     assert len(steps.offsets) > 3
     assert sorted(row["id"] for row in seeded) == list(range(1, 2001))
     assert {(row["_change_type"], row["_xid"], row["_commit_timestamp"]) for row in seeded} == {("insert", None, None)}
     assert len({(row["_commit_lsn"], row["_seq"]) for row in seeded}) == 2000
-    changes = steps.rows(3)
+    changes = steps.rows(5)
     assert [(row["_change_type"], row["id"]) for row in changes] == [
-        ("insert", -1), ("delete", 1), ("update_postimage", 2000),
+        ("insert", -1), ("insert", -2), ("delete", 1), ("update_postimage", 2000), ("delete", -2),
     ]  # fmt: skip
     assert all(row["_commit_lsn"] > seeded[0]["_commit_lsn"] for row in changes)
     assert replayed(seeded + changes) == stored(steps)
@@ -70,7 +74,7 @@ def test_an_uninterrupted_start_is_exact(steps: Steps) -> None:
 
 
 def test_a_start_that_was_killed_is_begun_again_in_a_fresh_snapshot_and_converges(steps: Steps) -> None:
-    """E52, E100: every chunk, and every change since the slot's start."""
+    """E51, E52, E100: every chunk, and every change since the slot's start; what came and went meanwhile is gone."""
     fill(steps)
     steps.begin(table="t", startingPosition="snapshot", maxRowsPerTrigger=500)
     rows = steps.batch() + steps.batch()
@@ -78,10 +82,16 @@ def test_a_start_that_was_killed_is_begun_again_in_a_fresh_snapshot_and_converge
     steps.read()  # planned and read, but not committed
     steps.execute("DELETE FROM t WHERE id % 3 = 0")
     steps.execute("UPDATE t SET v = 'moved' WHERE id % 3 = 1")
+    steps.execute("INSERT INTO t VALUES (-1, 'in the fresh snapshot'), (-2, 'in none')")
+    steps.execute("DELETE FROM t WHERE id = -2")
     steps.restart()
     assert steps.read() == []
     steps.commit()
-    rows += until_streaming(steps)
+    seeded = steps.batch()
+    steps.execute("DELETE FROM t WHERE id = -1")
+    seeded += until_streaming(steps)
+    assert -1 in {row["id"] for row in seeded} and -2 not in {row["id"] for row in seeded}
+    rows += seeded
     while replayed(rows) != stored(steps):
         rows += steps.batch()
     assert steps.offsets[-1].get("chunk") is None
@@ -192,6 +202,25 @@ def test_what_is_waited_for_and_held_is_said(
     assert {record.levelname for record in caplog.records} == {"WARNING"}, "seen without any set-up"
 
 
+def test_a_table_written_anew_behind_the_slots_snapshot_is_not_taken_for_empty(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E50: ALTER TABLE sends no rows, and a snapshot of before finds none in the new files."""
+    fill(steps)
+    take = seeding.take_ticket
+
+    def late(connection: Any, tables: Any, adopted: str | None = None) -> Any:
+        if adopted:
+            steps.execute("ALTER TABLE t ALTER id TYPE bigint USING id + 10000")
+        return take(connection, tables, adopted)
+
+    monkeypatch.setattr(seeding, "take_ticket", late)
+    steps.begin(table="t", startingPosition="snapshot")
+    rows = until_streaming(steps)
+    assert len(rows) == 2000
+    assert replayed(rows) == stored(steps)
+
+
 def test_the_snapshot_of_a_slot_that_was_there_before_converges(steps: Steps) -> None:
     """E50: a run that died between making the slot and writing down its plan."""
     fill(steps, 100)
@@ -231,24 +260,126 @@ def test_a_snapshot_row_and_a_streamed_row_of_the_same_state_are_equal(steps: St
     assert streamed[1]["_missing"] == ["a", "c", "d", "q"]
 
 
+KEYED = "CREATE TABLE t (id int PRIMARY KEY)"
+
+
 @pytest.mark.parametrize(
-    ("table", "options", "words"),
+    ("tables", "options", "words"),
     [
-        ("CREATE TABLE t (id int)", {}, "t"),
-        ("CREATE TABLE t (id int PRIMARY KEY)", {"temporarySlot": "true"}, "lasting slot"),
-        ("CREATE TABLE t (id int PRIMARY KEY)", {"mode": "keys"}, "mode rows"),
+        (["CREATE TABLE t (id int)"], {}, "public.t: it has no primary key and no other replica identity"),
+        (["CREATE TABLE t (id int)", "ALTER TABLE t REPLICA IDENTITY FULL"], {}, "table public.t has no primary key"),
+        ([KEYED], {"temporarySlot": "true"}, "needs a lasting slot"),
+        ([KEYED], {"mode": "keys"}, "for one table in mode rows"),
+        ([KEYED, "CREATE TABLE u (id int PRIMARY KEY)"], {"table": None, "tables": "t, u"}, "for one table in mode"),
     ],
+    ids=["no identity", "no key", "a temporary slot", "keys", "several tables"],
 )
-def test_what_cannot_start_with_a_snapshot_is_refused(
-    steps: Steps, table: str, options: dict[str, str], words: str
+def test_what_cannot_start_with_a_snapshot_is_refused_and_leaves_no_slot(
+    steps: Steps, tables: list[str], options: dict[str, Any], words: str
 ) -> None:
     """E53: a table without a key, by name; a slot or a mode that does not fit."""
-    steps.execute(table)
-    with pytest.raises(PenstockError, match=words) as caught:
-        steps.begin(table="t", startingPosition="snapshot", **options)
+    for one in tables:
+        steps.execute(one)
+    with pytest.raises(PenstockError, match=words):
+        steps.begin(**{"table": "t", "startingPosition": "snapshot", **options}).poll()
+    assert not slots(steps)
+
+
+def slots(steps: Steps) -> list[tuple[Any, ...]]:
+    return steps.execute("SELECT slot_name FROM pg_replication_slots WHERE slot_name = %s", steps.slot)
+
+
+def test_a_snapshot_that_cannot_be_held_leaves_no_slot(steps: Steps) -> None:
+    """E50: it would hold WAL back, and the next start would take it for an older one."""
+    fill(steps, 10)
+    steps.execute("CREATE PUBLICATION pub FOR TABLE t")
+    url = steps.database.role("sightless", attributes="LOGIN REPLICATION")
+    steps.begin(url=url, table="t", publication="pub", startingPosition="snapshot")
+    with pytest.raises(PrivilegeError, match="permission denied for table t"):
         steps.poll()
-    assert isinstance(caught.value, ConfigError) or "key" in str(caught.value)
+    assert not slots(steps)
+    steps.execute("GRANT SELECT ON t TO sightless")
+    assert len(steps.restart().batch() + until_streaming(steps)) == 10
     steps.close_reader()
+    steps.execute("DROP OWNED BY sightless")
+
+
+def test_a_reader_that_is_ended_while_its_slot_is_made_leaves_none(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E36: the server would make it in the end, and nobody would read it."""
+
+    def end(*_: Any) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr(slot, "_ASK_BLOCKERS_AFTER_S", 0.0)
+    monkeypatch.setattr(seeding, "tell_who_blocks", end)
+    fill(steps, 10)
+    writing = steps.database.connect(autocommit=False)
+    writing.execute("INSERT INTO t VALUES (-1)")
+    with pytest.raises(SystemExit):
+        steps.begin(table="t", startingPosition="snapshot").poll()
+    wait_until(lambda: not slots(steps), what="the slot to be gone, while the transaction is open")
+
+
+def test_a_connection_that_ends_while_the_slot_is_made_is_one_sentence(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E32, E36: in our words, and without a slot."""
+
+    def cut(*_: Any) -> None:
+        steps.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'walsender'")
+
+    monkeypatch.setattr(slot, "_ASK_BLOCKERS_AFTER_S", 0.0)
+    monkeypatch.setattr(seeding, "tell_who_blocks", cut)
+    fill(steps, 10)
+    writing = steps.database.connect(autocommit=False)
+    writing.execute("INSERT INTO t VALUES (-1)")
+    with pytest.raises(UnavailableError, match="the server"):
+        steps.begin(table="t", startingPosition="snapshot").poll()
+    wait_until(lambda: not slots(steps), what="the slot to be gone")
+
+
+def test_a_slot_that_somebody_is_making_is_waited_for(
+    steps: Steps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E28, E50: a server whose client was killed makes it all the same."""
+    fill(steps, 100)
+    steps.execute("CREATE PUBLICATION pub FOR TABLE t")
+    writing, making = steps.database.connect(autocommit=False), steps.database.connect()
+    writing.execute("INSERT INTO t VALUES (-1)")
+    query = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+    maker = threading.Thread(target=making.execute, args=(query, [steps.slot]))
+    maker.start()
+    wait_until(lambda: slots(steps), what="the slot to be begun")
+    steps.begin(table="t", publication="pub", startingPosition="snapshot")
+    with monkeypatch.context() as impatient, pytest.raises(SlotActiveError, match="is still being made"):
+        impatient.setattr(live, "_MAKING_S", 0.0)
+        steps.poll()
+    opening = threading.Thread(target=steps.poll)
+    opening.start()
+    wait_until(lambda: "is still being made" in caplog.text, what="the wait to be told")
+    writing.commit()
+    maker.join()
+    opening.join()
+    rows = steps.batch() + until_streaming(steps)
+    assert replayed(rows) == stored(steps)
+
+
+@pytest.mark.parametrize("start", ["slot", "snapshot"])
+def test_a_slot_that_survives_a_failover_is_made_where_the_server_can(steps: Steps, db16: Database, start: str) -> None:
+    """E32: from Postgres 17 on; before, and with a slot that ends with the query, it is refused."""
+    fill(steps, 10)
+    steps.begin(table="t", startingPosition=start, failover="true").batch()
+    assert steps.execute("SELECT failover FROM pg_replication_slots WHERE slot_name = %s", steps.slot) == [(True,)]
+    with pytest.raises(ConfigError, match="a temporary slot ends with the query"):
+        steps.begin(startingPosition="slot", temporarySlot="true")
+    older = Steps(db16, "steps_before_17")
+    fill(older, 10)
+    with pytest.raises(ConfigError, match="failover slots need Postgres 17; the server is 16"):
+        wait_until(older.begin(table="t", startingPosition=start, failover="true").poll)
+    assert not slots(older)
+    older.close()
 
 
 def test_spark_reads_the_snapshot_and_then_the_changes(stream: Streamed) -> None:

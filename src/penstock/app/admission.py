@@ -77,8 +77,8 @@ def check_slot(found: slot.SlotInfo | None, deployment: Deployment, state: State
 def check_versions(fit: Prepared) -> None:
     """Stop where a sink holds versions that this server has yet to reach: every write would lose, and look taken."""
     with open_sql(fit.settings) as connection:
-        ((text,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
-    end, state = Lsn.parse(text), Path(fit.deployment.locate(fit.deployment.state))
+        end = slot.wal_end(connection)
+    state = Path(fit.deployment.locate(fit.deployment.state))
     for index, sinks in fit.parts.sinks.items():
         for sink in sinks:
             if (held := sink.seeded(index) or Lsn.ZERO) > end:

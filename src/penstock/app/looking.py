@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.app.beginning import Beginning
 from penstock.app.generations import bound_to, schema_of
 from penstock.app.origins import Origins
 from penstock.app.parts import open_builder, open_sink, target
@@ -59,7 +60,8 @@ def looked_at(deployment: Deployment) -> Prepared:
         held.pop_all()
     claim = Claim(settings, deployment.source.slot)  # not taken: nothing is written
     parts = Parts(builder, sinks)
-    return Prepared(deployment, settings, bound, state, claim, builder, parts, origins, lineage, False, {})
+    beginning = Beginning(settings, deployment.source.slot, state, builder)
+    return Prepared(deployment, settings, bound, state, claim, builder, parts, origins, lineage, beginning, {})
 
 
 def _as_built(

@@ -1,18 +1,19 @@
 """From a deployment to the parts that do its work: the builder, the sinks, the indexes as sinks know them.
 
-`open_parts` is also what Spark's tasks call: it takes plain values and looks secrets up in the process that connects.
+`join_parts` is what Spark's tasks call: it takes plain values and looks secrets up in the process that connects.
+Guarantee: only `open_parts` and what it uses make or change anything in a sink; a task finds what is there, or fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app import local_path
 from penstock.app.origins import Origins, index_of, is_outgoing
 from penstock.config.connection import connection_settings
 from penstock.config.deployment import DeltaSink, Deployment, LocalSink, OpenSearchSink, ParquetSink
-from penstock.contracts import Sink, Target
+from penstock.contracts import ReadableSink, SharedSink, Sink, Target
 from penstock.document.build import PgDocumentBuilder
 from penstock.document.mapping import IndexSettings, index_body
 from penstock.document.mapping_analysis import TextAnalysis
@@ -20,6 +21,7 @@ from penstock.document.mapping_change import fingerprint
 from penstock.document.schema import DocumentSchema, Field, Group, Join, LeafType, Scalar
 from penstock.document.spec import SourceSpec
 from penstock.engine.batch import Parts, naming
+from penstock.errors import BugError
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Sink as SinkConfig
@@ -45,14 +47,8 @@ def open_builder(deployment: Deployment, connections: int) -> PgDocumentBuilder:
     return PgDocumentBuilder(spec, connection_settings(deployment), max_connections=connections)
 
 
-def open_parts(
-    deployment: Deployment,
-    origins: Origins,
-    sinks: Sequence[str],
-    builder: PgDocumentBuilder | None = None,
-) -> Parts:
-    """A builder, and for each index the sinks of these names, opened. A task, which gives none, has one connection."""
-    builder = builder or open_builder(deployment, 1)
+def open_parts(deployment: Deployment, origins: Origins, sinks: Sequence[str], builder: PgDocumentBuilder) -> Parts:
+    """The builder, and for each index the sinks of these names, opened."""
     chosen = [open_sink(config, deployment) for config in deployment.sinks if config.name in sinks]
     try:
         return Parts(builder, open_indexes(deployment, origins, builder.spec, chosen))
@@ -60,6 +56,34 @@ def open_parts(
         for sink in chosen:
             sink.close()
         raise
+
+
+def join_parts(deployment: Deployment, origins: Origins, generations: Mapping[tuple[str, str], str]) -> Parts:
+    """What a task works with: a builder with one connection, and these generations (by index and sink), joined.
+
+    They are those that the driver has open: one that is gone is told, and it is the driver that makes another.
+    """
+    builder = open_builder(deployment, 1)
+    sinks = {one.name: (one, open_sink(one, deployment)) for one in deployment.sinks if _is_in(one.name, generations)}
+    held: dict[str, list[Sink]] = {index: [] for index in origins.indexes}
+    try:
+        for (index, name), generation in generations.items():
+            config, sink = sinks[name]
+            if not isinstance(sink, SharedSink):
+                raise BugError(f"tasks cannot write to sink {name}")
+            with naming(sink):
+                sink.join(target(builder.spec.schema(index), config, deployment.prefix, origins), generation)
+            held[index].append(sink)
+    except BaseException:
+        for _, sink in sinks.values():
+            sink.close()
+        builder.close()
+        raise
+    return Parts(builder, held)
+
+
+def _is_in(sink: str, generations: Mapping[tuple[str, str], str]) -> bool:
+    return any(name == sink for _, name in generations)
 
 
 def open_indexes(
@@ -82,9 +106,14 @@ def open_indexes(
 
 
 def revive(deployment: Deployment, origins: Origins, spec: SourceSpec, sinks: Sequence[Sink]) -> None:
-    """Have the next opening of these indexes take up generations that missed changes, where they are still there."""
+    """Have the next opening of these indexes take up generations that missed changes, where they are still there.
+
+    Only where they can be compared: what was deleted meanwhile is found in no other way. Else a new one is filled.
+    """
     configs = {config.name: config for config in deployment.sinks}
     for sink in sinks:
+        if not (isinstance(sink, ReadableSink) and sink.exact):
+            continue
         for index in origins.indexes:
             if not is_outgoing(index):
                 sink.revive(target(spec.schema(index), configs[sink.name], deployment.prefix, origins))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.app.beginning import Beginning
 from penstock.app.generations import bound_to, extended, schema_of
 from penstock.app.origins import Origins, is_outgoing, outgoing_name
 from penstock.app.parts import open_indexes, open_sink, revive
@@ -47,10 +48,11 @@ class Prepared:
     parts: Parts
     origins: Origins
     lineage: Lineage
-    fresh: bool
-    """Whether there was no slot yet: everything has to be seeded."""
+    beginning: Beginning
     stopped: Mapping[str, str]
     """The indexes that the database stopped fitting, and still does not fit, with the reason."""
+    dropped: tuple[str, ...] = ()
+    """What sinks are still to forget: a batch may have been under way when it was left."""
 
     def without(self, misfits: Mapping[str, str]) -> Prepared:
         """The same for the other indexes."""
@@ -66,11 +68,13 @@ class Prepared:
             schemas=SourceSpec([schema for schema in self.schemas.schemas if schema.index in left]),
             parts=dataclasses.replace(self.parts, sinks=left),
             origins=self.origins.without(names),
+            dropped=(*self.dropped, *names),
         )
 
     def released(self, index: str, *, is_done: bool) -> Prepared:
         """The same without the outgoing generation of an index: readers have left it, or it cannot be kept."""
         name = self.origins.outgoing[index]
+        self.state.release(self.state.quarantined(name))  # what it lacked matters no more, and nobody would build it
         if is_done:  # and so between two batches: nobody writes to it any more
             self.lineage.retire(index)
             for sink in self.parts.sinks[name]:
@@ -123,6 +127,7 @@ class Prepared:
 
     def _opening(self, names: Collection[str], before: Prepared, rollback: bool) -> Prepared:
         """With the sinks of these indexes opened; where that fails, they are as they were before."""
+        self.claim.require()
         origins = self.origins.without(self.origins.indexes.keys() - names)
         sinks = next(before.parts.sinks[name] for name in names if name in before.parts.sinks)
         self.builder.adopt(SourceSpec([one.schema for one in self.deployment.enabled]))
@@ -158,6 +163,7 @@ class Prepared:
 
     def returning(self, name: str) -> Sink:
         """A sink that is away, opened: it makes new generations, for those it has missed changes."""
+        self.claim.require()
         (config,) = (one for one in self.deployment.sinks if one.name == name)
         sink = open_sink(config, self.deployment)
         try:
@@ -210,9 +216,16 @@ class Prepared:
         }
 
     def reopened(self) -> Prepared:
-        """The same, with every index opened again in its sinks."""
+        """The same, with every index opened again in its sinks.
+
+        Whoever has taken over may have begun generations: opened by us, they would give way to ours.
+        """
+        self.claim.require()
+        for sink in self.parts.every_sink:
+            for index in self.dropped:
+                sink.forget(index)
         held = open_indexes(self.deployment, self.origins, self.schemas, self.parts.every_sink)
-        return dataclasses.replace(self, parts=dataclasses.replace(self.parts, sinks=held))
+        return dataclasses.replace(self, parts=dataclasses.replace(self.parts, sinks=held), dropped=())
 
     def abandon(self) -> None:
         """End what is under way, with an error: waits for the database, and for sinks that others may write to, too."""

@@ -7,6 +7,7 @@ after live had caught up; what cannot be compared is told with the reason. One a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
@@ -25,6 +26,7 @@ from penstock.app.rejoin import committed, require_slot
 from penstock.config.connection import connection_settings
 from penstock.contracts import Key, ReadableSink
 from penstock.document.cutting import cuts
+from penstock.engine import quarantine
 from penstock.engine.marks import Marks
 from penstock.engine.reconcile import Comparison, Ground, compare
 from penstock.engine.state import State
@@ -69,27 +71,43 @@ class Course:
         return {**{name: getattr(self, name) for name in plain}, "comparisons": found}
 
 
-def work(course: Course, prepared: Prepared, parts: Parts, indexes: Sequence[str], ground: Ground) -> None:
-    """Compare one index after the other; a mark goes with the differences."""
-    marks = Marks(prepared.state)
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What is asked about an index on the way: where its ranges are cut, and why changes of it are lost even now."""
+
+    state: State
+    cuts: Callable[[str], Sequence[Key]]
+    lacking: Callable[[str], str]
+
+
+def work(course: Course, looks: Looks, parts: Parts, indexes: Sequence[str], ground: Ground) -> None:
+    """Compare one index after the other; a mark goes with the differences, wherever they may be."""
+    marks = Marks(looks.state)
     for index in indexes:
-        sinks = _comparable(course, prepared.state, parts, index)
+        sinks = _comparable(course, looks.state, parts, index)
         if not sinks:
             continue
-        before, making = marks.marked().get(index), _making(prepared.state, index, sinks)
-        edges: list[Key | None] = [None, *cuts(prepared.settings, prepared.schemas.schema(index)), None]
+        before, making = marks.marked().get(index), _making(looks.state, index, sinks)
+        edges: list[Key | None] = [None, *looks.cuts(index), None]
         course.index, course.ranges, course.done = index, len(edges) - 1, 0
         found = compare(replace(parts, sinks={index: sinks}), index, itertools.pairwise(edges), ground)
-        if prepared.state.seed(index) or making != _making(prepared.state, index, sinks):
+        if looks.state.seed(index) or making != _making(looks.state, index, sinks):
             course.skipped[index] = "a seed of it began meanwhile"
             continue
         course.comparisons += found
         if course.repair and before and not any(one.left for one in found):
-            if reason := lacking(prepared, index):
+            if reason := looks.lacking(index) or _unmended(parts, index):
                 log.warning("index %s stays marked: %s", index, reason)
                 continue
             marks.clear(index, before)
             log.info("index %s is reconciled", index)
+
+
+def _unmended(parts: Parts, index: str) -> str:
+    """Of an index: the sinks that a repair cannot reach, and what can. What is still to be seeded misses nothing."""
+    full = [sink for sink in parts.sinks[index] if sink.seeded(index) is not None]
+    found = [sink.name for sink in full if not (isinstance(sink, ReadableSink) and sink.exact)]
+    return f"sink {' and '.join(found)} cannot be compared; penstock reindex {index} mends it" if found else ""
 
 
 def _making(state: State, index: str, sinks: Sequence[ReadableSink]) -> tuple[int, list[str]]:
@@ -119,6 +137,7 @@ class Job:
     """The reconcile of a running deployment: at most one at a time, the last one stays to be told of."""
 
     def __init__(self, prepared: Prepared, pipeline: Pipeline) -> None:
+        # The plan may change meanwhile: what depends on indexes is asked of the one that runs.
         self._prepared, self._pipeline = prepared, pipeline
         self._lock = threading.Lock()
         self._course: Course | None = None
@@ -149,9 +168,18 @@ class Job:
         def behind() -> None:
             catch_up(self._prepared, pipeline)
 
-        ground = Ground(pipeline.settled, pipeline.watch, behind, pipeline.state.quarantine, advanced, course.repair)
+        ground = Ground(
+            version=pipeline.settled,
+            watch=pipeline.watch,
+            catch_up=behind,
+            judge=functools.partial(quarantine.note, pipeline.state),
+            aside=pipeline.state.aside,
+            advanced=advanced,
+            repair=course.repair,
+        )
         try:
-            work(course, self._prepared, pipeline.plan.parts, indexes, ground)
+            looks = Looks(pipeline.state, lambda one: pipeline.plan.cuts(one), lambda one: pipeline.plan.lacking(one))
+            work(course, looks, pipeline.plan.parts, indexes, ground)
         except PenstockError as error:
             course.error = str(error)
         except BaseException as error:
@@ -209,7 +237,7 @@ def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell:
 
     Without `repair` nothing is changed or made, wherever.
     """
-    prepared, joined = _prepared(deployment, repair=repair)
+    prepared = _prepared(deployment, repair=repair)
     course = Course(repair)
 
     def advanced(done: int) -> None:
@@ -217,11 +245,24 @@ def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell:
         tell(course)
 
     try:
-        version = _settled(prepared, joined)
+        if repair:
+            prepared.beginning.settle()
+        version = _settled(prepared)
         ground = Ground(
-            lambda: version, lambda index, ids: tuple, lambda: None, prepared.state.quarantine, advanced, repair
+            version=lambda: version,
+            watch=lambda index, ids: tuple,
+            catch_up=lambda: None,
+            judge=functools.partial(quarantine.note, prepared.state),
+            aside=prepared.state.aside,
+            advanced=advanced,
+            repair=repair,
         )
-        work(course, prepared, prepared.parts, indexes or _every(prepared.parts), ground)
+        looks = Looks(
+            prepared.state,
+            lambda one: cuts(prepared.settings, prepared.schemas.schema(one)),
+            functools.partial(lacking, prepared),
+        )
+        work(course, looks, prepared.parts, indexes or _every(prepared.parts), ground)
         course.skipped |= _unshown(prepared, course)
     finally:
         prepared.close()
@@ -229,20 +270,20 @@ def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell:
     return course
 
 
-def _prepared(deployment: Deployment, *, repair: bool) -> tuple[Prepared, bool]:
-    """The deployment, where nothing runs and the slot can be read from; and whether that is a new one."""
+def _prepared(deployment: Deployment, *, repair: bool) -> Prepared:
+    """The deployment, where nothing runs and the slot can be read from."""
     from penstock.app.running import prepare
 
     folder = Path(deployment.locate(deployment.state))
     if not (folder / "state.sqlite").exists():
         raise ConfigError(f"nothing was ever seeded with the state in {folder}", hint="Start penstock run first.")
     if not repair:
-        return looked_at(deployment), False
+        return looked_at(deployment)
     with closing(State(folder)) as state:
         if not state.acquire():
             raise RetryableError(f"a penstock is starting or ending with the state in {folder}", hint="Try again.")
-        joined = require_slot(deployment, connection_settings(deployment), state, repair=True)
-    return prepare(deployment), joined
+        require_slot(deployment, connection_settings(deployment), state, repair=True)
+    return prepare(deployment)
 
 
 def _unshown(prepared: Prepared, course: Course) -> dict[str, str]:
@@ -257,13 +298,11 @@ def _unshown(prepared: Prepared, course: Course) -> dict[str, str]:
     }
 
 
-def _settled(prepared: Prepared, joined: bool) -> Lsn:
-    """Where the slot stands, or how far it was read and done; of a new slot, once what ran then is finished."""
+def _settled(prepared: Prepared) -> Lsn:
+    """Where the slot stands, or how far it was read and done."""
     name, state = prepared.deployment.source.slot, prepared.deployment.locate(prepared.deployment.state)
     with open_sql(prepared.settings) as connection:
         found = slot.inspect(connection, name)
-        running = slot.running(connection) if joined else []
     if found is None or found.confirmed_flush_lsn is None:
         raise slot.missing(name)
-    prepared.builder.settle(running)
     return max(found.confirmed_flush_lsn, committed(Path(state)))

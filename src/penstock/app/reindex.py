@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.asked import text
-from penstock.contracts import Key, ReadableSink, Rejection, Sink
+from penstock.contracts import Key, ReadableSink, Sink
 from penstock.document.cutting import cuts
-from penstock.engine.policy import judge
 from penstock.engine.reconcile import Ground, compare
 from penstock.errors import RetryableError, UnavailableError
 
@@ -47,9 +46,6 @@ def _verified(prepared: Prepared, pipeline: Pipeline, index: str, sinks: Sequenc
     """Hold an index in these sinks against the database; how many documents differed, all of which are mended now."""
     from penstock.app.reconcile import catch_up
 
-    def rejected(found: list[tuple[str, Rejection]]) -> None:
-        judge(found, pipeline.plan.on_error, pipeline.state)
-
     def advanced(_: int) -> None:
         if pipeline.stopping.is_set():
             raise UnavailableError("penstock run is ending")
@@ -58,7 +54,8 @@ def _verified(prepared: Prepared, pipeline: Pipeline, index: str, sinks: Sequenc
         version=pipeline.settled,
         watch=pipeline.watch,
         catch_up=lambda: catch_up(prepared, pipeline),
-        rejected=rejected,
+        judge=pipeline.judge,
+        aside=pipeline.state.aside,
         advanced=advanced,
         repair=True,
     )

@@ -38,25 +38,25 @@ class _Logged(NamedTuple):
     system_id: str
 
 
-def require_slot(deployment: Deployment, settings: ConnectionSettings, state: State, *, repair: bool) -> bool:
-    """See that the slot serves the checkpoint; with `repair`, make it so. Whether live has to join anew."""
+def require_slot(deployment: Deployment, settings: ConnectionSettings, state: State, *, repair: bool) -> None:
+    """See that the slot serves the checkpoint; with `repair`, make it so: live then joins anew."""
     folder = Path(deployment.locate(deployment.state), _CHECKPOINT)
     logged = _logged(folder)
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
-        ((end,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+        end = slot.wal_end(connection)
     trouble = _trouble(found, logged, deployment.source.slot) or lost_checkpoint(folder, state)
     if trouble is None:
-        return False
-    _require_same_server(settings, logged, Lsn.parse(end), folder)
+        return
+    _require_same_server(settings, logged, end, folder)
     if not repair:
         raise trouble
     log.warning("%s", trouble.message)
     Marks(state).mark({index.name: trouble.message for index in deployment.enabled})
+    state.note_unsettled(deployment.source.slot)
     _make(settings, found, deployment.source.slot)
     shutil.rmtree(folder, ignore_errors=True)
     state.forget_streamed()
-    return True
 
 
 def lost_checkpoint(folder: Path, state: State) -> PositionError | None:

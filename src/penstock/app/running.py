@@ -8,7 +8,6 @@ file reaches tasks of this machine by the environment only, and those of another
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -22,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app import build_capture, source_rules
 from penstock.app.admission import become_the_one, check_slot, check_versions
+from penstock.app.beginning import Beginning
 from penstock.app.generations import as_rolled_back, extended, growing, kept_beside, meant
-from penstock.app.marking import look_at_shapes, look_before_mending
+from penstock.app.marking import lacking, look_at_shapes, look_before_mending
 from penstock.app.opening import Pause, open_present
 from penstock.app.origins import Origins, index_of, is_outgoing
-from penstock.app.parts import open_builder, open_parts, own_connections, shares
+from penstock.app.parts import join_parts, open_builder, own_connections, shares
 from penstock.app.prepared import Prepared
 from penstock.app.reindex import heirs
 from penstock.app.rejoin import committed
@@ -39,6 +39,7 @@ from penstock.document.cutting import cuts
 from penstock.document.drift import drifted
 from penstock.document.mapping_change import fingerprint
 from penstock.document.spec import SourceSpec
+from penstock.engine import checkpoint
 from penstock.engine.lineage import Lineage
 from penstock.engine.report import IndexReport, Report
 from penstock.engine.state import State
@@ -58,11 +59,11 @@ log = logging.getLogger(__name__)
 
 _SLOT_WAIT_S = 120.0
 _LOCK_WAIT_S = 10.0
+_CLAIM_POLL_S = 1.0
 _CHECKPOINT = "checkpoint"
-# A batch that the driver works off within seconds.
-_DIRECT_ROWS = 30_000
-# What may wait in the reader for its turn; the rest waits in the WAL.
-_SPOOL_BYTES = 16 << 20
+# What may wait in the reader for its turn; the rest waits in the WAL. The more of it a batch takes, the more changes of
+# one document are a single write: a backlog is worked off faster than it would come one by one.
+_SPOOL_BYTES = 128 << 20
 
 
 def prepare(deployment: Deployment, pause: Pause | None = None) -> Prepared:
@@ -100,6 +101,8 @@ def _prepared(
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
     check_slot(found, deployment, state)
+    if not checkpoint.planned(Path(deployment.locate(deployment.state), _CHECKPOINT)):
+        state.note_unsettled(deployment.source.slot)
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     lineage = Lineage(state)
     grown = {} if found is None else growing(settings, deployment, lineage, bound)
@@ -112,10 +115,13 @@ def _prepared(
     epochs |= {name: outgoing[index_of(name)].epoch for name in beside}
     origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes, grown)
     builder = open_builder(deployment, own_connections(deployment))
+    beginning = Beginning(settings, deployment.source.slot, state, builder)
     retained = functools.partial(_retained, settings, deployment.source.slot)
+    claim.require()  # what came before may have taken long
     parts = open_present(deployment, origins, builder, lineage, retained, _keeping(claim, pause))
+    parts = dataclasses.replace(parts, claim=claim.require)
     return _proven(
-        Prepared(deployment, settings, bound, state, claim, builder, parts, origins, lineage, found is None, stopped)
+        Prepared(deployment, settings, bound, state, claim, builder, parts, origins, lineage, beginning, stopped)
     )
 
 
@@ -132,13 +138,17 @@ def _proven(fit: Prepared) -> Prepared:
 
 
 def _keeping(claim: Claim, pause: Pause | None) -> Pause | None:
-    """The same pause, after which nobody has taken over."""
+    """The same pause, after which nobody has taken over: it lasts as long as that is not known."""
 
     def kept(seconds: float, why: str) -> None:
         assert pause
         pause(seconds, why)
-        with contextlib.suppress(RetryableError):
-            claim.renew()
+        while True:
+            try:
+                claim.require()
+                return
+            except RetryableError as error:
+                pause(_CLAIM_POLL_S, error.message)
 
     return kept if pause else None
 
@@ -197,24 +207,37 @@ def _set_identities(settings: ConnectionSettings, report: LiveReport) -> None:
 
 
 def pipeline(
-    prepared: Prepared, session: Callable[[], Session], socket: str = "", *, one_machine: bool = True
+    prepared: Prepared,
+    session: Callable[[], Session],
+    socket: str = "",
+    *,
+    spread: bool = False,
+    one_machine: bool = True,
 ) -> Pipeline:
-    """The pipeline, ready to run; with a `socket` (a path in a private folder) small batches take the direct path.
+    """The pipeline, ready to run.
 
-    On one machine all batches are kept that small, but for transactions that are not: tasks there would have no more
-    cores. On a cluster a backlog comes in large batches, which are spread.
+    By the `socket` (a path in a private folder) the reader tells when transactions were committed, and a batch of up to
+    `direct.MAX_ROWS` changes takes the direct path, on one machine and on a cluster alike, unless all are to be
+    `spread`. On one machine no batch has more, but for a single transaction that does: tasks there would have no more
+    cores. On a cluster a backlog comes in batches as large as the reader has room for, and those are spread.
     The session is made here, after the environment that its processes inherit is complete.
     """
+    from penstock.spark.direct import MAX_ROWS
     from penstock.spark.pipeline import Pipeline
 
     report = Report({index: IndexReport() for index in prepared.origins.indexes if not is_outgoing(index)})
     for index, reason in prepared.stopped.items():
         report.stopped(index, reason)
-    plan = _plan(prepared, socket, _DIRECT_ROWS if socket and one_machine else None)
+    chosen = {"directSocket": socket} if socket else {}
+    if spread:
+        chosen["directChanges"] = "false"
+    elif socket and one_machine:
+        chosen["maxRowsPerTrigger"] = str(MAX_ROWS)
+    plan = _plan(prepared, chosen)
     return Pipeline(session(), plan, prepared.state, report)
 
 
-def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
+def _plan(prepared: Prepared, chosen: Mapping[str, str]) -> Plan:
     from penstock.spark.pipeline import Plan
     from penstock.spark.spread import Opener, Shares
 
@@ -223,21 +246,23 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
     portable = for_tasks(deployment)
 
     def opener(sinks: Sequence[str]) -> Opener:
-        names = tuple(sinks)
-        generations = [
-            one.generation(index) for index in parts.sinks for one in parts.sinks[index] if one.name in names
-        ]
-        token = json.dumps([dict(prepared.origins.indexes), names, generations])
-        return Opener(open_parts, (portable, prepared.origins, names), token)
+        generations = {
+            (index, one.name): one.generation(index)
+            for index, held in parts.sinks.items()
+            for one in held
+            if one.name in sinks
+        }
+        token = json.dumps([dict(prepared.origins.indexes), sorted(sinks), list(generations.items())])
+        return Opener(join_parts, (portable, prepared.origins, generations), token)
 
     def cut(index: str) -> Sequence[Key]:
         return cuts(prepared.settings, prepared.schemas.schema(index))
 
     state = Path(deployment.locate(deployment.state))
     return Plan(
-        options=_source_options(prepared, socket, most_rows),
+        options={**_source_options(prepared), **chosen},
         checkpoint=str(state / _CHECKPOINT),
-        socket=socket,
+        socket=chosen.get("directSocket", ""),
         parts=parts,
         opener=opener,
         identities={one.index: f"{sources[one.index]} {fingerprint(one)}" for one in prepared.schemas.schemas},
@@ -250,12 +275,13 @@ def _plan(prepared: Prepared, socket: str, most_rows: int | None) -> Plan:
         cuts=cut,
         confirmed=lambda: _confirmed(prepared),
         misfits=functools.partial(_misfits, prepared),
+        lacking=functools.partial(lacking, prepared),
         claim=prepared.claim.renew,
         abandon=prepared.abandon,
-        without=lambda misfits: _plan(prepared.without(misfits), socket, most_rows),
-        reopened=lambda: _plan(prepared.reopened(), socket, most_rows),
-        roll=_roll(prepared, lambda changed: _plan(changed, socket, most_rows)),
-        heirs=heirs(prepared, lambda changed: _plan(changed, socket, most_rows)),
+        without=lambda misfits: _plan(prepared.without(misfits), chosen),
+        reopened=lambda: _plan(prepared.reopened(), chosen),
+        roll=_roll(prepared, lambda changed: _plan(changed, chosen)),
+        heirs=heirs(prepared, lambda changed: _plan(changed, chosen)),
         connections=Shares(*shares(deployment)),
     )
 
@@ -296,10 +322,10 @@ def _silent(prepared: Prepared) -> dict[str, str]:
     return found
 
 
-def _source_options(prepared: Prepared, socket: str, most_rows: int | None) -> dict[str, str]:
+def _source_options(prepared: Prepared) -> dict[str, str]:
     source = prepared.deployment.source
     columns = prepared.schemas.thin_columns()
-    options = {
+    return {
         **_connection_options(prepared),
         "tables": ", ".join(sorted(table.sql for table in prepared.schemas.all_tables)),
         "slot": source.slot,
@@ -309,8 +335,6 @@ def _source_options(prepared: Prepared, socket: str, most_rows: int | None) -> d
         "spoolMaxBytes": str(_SPOOL_BYTES),
         "keyColumns": json.dumps({table.sql: list(names) for table, names in columns.items()}),
     }
-    chosen = {"directSocket": socket, "maxRowsPerTrigger": str(most_rows or "")}
-    return options | {name: value for name, value in chosen.items() if value}
 
 
 def _connection_options(prepared: Prepared) -> dict[str, str]:
@@ -337,7 +361,7 @@ def _connection_options(prepared: Prepared) -> dict[str, str]:
 def _confirmed(prepared: Prepared) -> Lsn:
     """Where the slot stands, once it is there, or how far it was read and done: a server that crashed may set it back.
 
-    With a new slot also: once what was running then is finished.
+    Of a new slot, once what was open then has ended.
     """
     deadline, deployment = time.monotonic() + _SLOT_WAIT_S, prepared.deployment
     name = deployment.source.slot
@@ -345,8 +369,7 @@ def _confirmed(prepared: Prepared) -> Lsn:
         with open_sql(prepared.settings) as connection:
             found = slot.inspect(connection, name)
             if found and found.confirmed_flush_lsn:
-                if prepared.fresh:
-                    prepared.parts.builder.settle(slot.running(connection))
+                prepared.beginning.settle()
                 return max(found.confirmed_flush_lsn, committed(Path(deployment.locate(deployment.state))))
         time.sleep(0.1)
     raise UnavailableError(f"slot {name} was not made within {_SLOT_WAIT_S:.0f} s")

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.app import local_path
 from penstock.app.asked import number, text
-from penstock.config.deployment import LocalSink
+from penstock.config.deployment import LocalSink, Server
 from penstock.errors import ConfigError, OperatorError, UnavailableError
 from penstock.model import Lsn
-from penstock.ops.http import HttpServer, is_loopback
+from penstock.ops.http import HttpServer, is_loopback, is_same, parse_address
 from penstock.ops.http_access import Access, read_token
 from penstock.ops.http_private import Private
 from penstock.ops.http_public import Public
@@ -49,6 +49,7 @@ class Watching:
         self._deployment = deployment
         self._public = Public()
         address = deployment.server.public_address
+        _require_two(address, deployment.server.private_address)
         self._servers = [HttpServer(address, self._public, "public_address", "health and metrics")]
         self._sampler: Sampler | None = None
         self._can: list[str] = []
@@ -111,9 +112,20 @@ class Watching:
         }
 
 
-def page_link(state: Path, page: str) -> str:
-    """A link that lets one browser in, once."""
-    asked = urllib.request.Request(f"{page}link", b"{}", method="POST")
+def _require_two(public: str, private: str) -> None:
+    """Both can be served, as far as they tell: the second one is bound when the deployment is at work already."""
+    if is_same(public, private) and parse_address(public)[1]:
+        raise ConfigError(
+            f"public_address and private_address are both {public}",
+            hint=f"Name another port for one of them in [server]; by default they are {Server().public_address} and"
+            f" {Server().private_address}.",
+        )
+
+
+def page_link(state: Path, page: str, shown: str = "") -> str:
+    """A link that lets one browser in, once: the one that is `shown`, good for longer, while nobody has used it."""
+    body = json.dumps({"code": shown.partition("#")[2]}).encode()
+    asked = urllib.request.Request(f"{page}link", body, method="POST")
     asked.add_header("Authorization", f"Bearer {read_token(state)}")
     asked.add_header("Content-Type", "application/json")
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

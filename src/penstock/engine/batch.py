@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -25,6 +25,9 @@ from penstock.document.ids import document_id
 from penstock.engine.state import EVERY
 from penstock.errors import RetryableError, UnavailableError
 from penstock.model import Lsn
+
+FROM_SINK = "this came from sink "
+"""What is noted of an error beside its `sink`: a task's errors come back as texts."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -100,17 +103,23 @@ class Tally:
                 own[documents.index] = own.get(documents.index, 0) + count
 
 
+def _always() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a batch is worked on with: a builder, and for each index the sinks that hold it.
 
     `seeding` are the indexes whose seed is under way; `aside` is what is in quarantine, by index and id (or `EVERY`).
+    `claim` raises where this process must not write any more: another one may have taken its place.
     """
 
     builder: DocumentBuilder
     sinks: Mapping[str, Sequence[Sink]]
     seeding: frozenset[str] = frozenset()
     aside: frozenset[tuple[str, str]] = frozenset()
+    claim: Callable[[], None] = field(default=_always, compare=False)
 
     @property
     def indexes(self) -> tuple[str, ...]:
@@ -148,11 +157,11 @@ def delivered(parts: Parts, chunks: Iterable[tuple[str, Sequence[Key]]], version
 
     def deliver(chunk: tuple[str, Sequence[Key]]) -> Tally:
         index, keys = chunk
-        part = Tally()
-        for documents in timed(fresh(parts.builder.build(index, keys)), "build", part):
+        part, since = Tally(), time.monotonic()
+        for documents in timed(parts.builder.build(index, keys), "build", part):
             failpoints.passing("build")
             part.touch(index, documents.ids)
-            write(parts.sinks[index], Writes(version, documents), part, parts.aside)
+            write(parts, Writes(version, documents), part, since)
             if index in parts.seeding and None in documents.bodies:
                 without = {one for one, body in zip(documents.ids, documents.bodies, strict=True) if body is None}
                 part.gone += [(index, key) for key in keys if document_id(key) in without]
@@ -171,10 +180,10 @@ def rebuilt(parts: Parts, index: str, ids: Collection[str], version: Lsn) -> Tal
 
     An id that no key gives is that of no document: it is deleted.
     """
-    keys = parts.builder.keys(index, ids)
+    since, keys = time.monotonic(), parts.builder.keys(index, ids)
     tally = delivered(parts, [(index, list(keys.values()))] if keys else [], version)
     if lost := sorted(set(ids) - keys.keys()):
-        write(parts.sinks[index], Writes(version, Documents(index, lost, [None] * len(lost))), tally, parts.aside)
+        write(parts, Writes(version, Documents(index, lost, [None] * len(lost))), tally, since)
         flush(parts.sinks[index])
     return tally
 
@@ -184,9 +193,9 @@ def seeded(parts: Parts, index: str, ranges: Iterable[tuple[Key | None, Key | No
     tally = Tally()
 
     def fill(edges: tuple[Key | None, Key | None]) -> Tally:
-        part = Tally()
-        for documents in fresh(parts.builder.build_range(index, *edges)):
-            write(parts.sinks[index], Writes(version, documents), part)
+        part, since = Tally(), time.monotonic()
+        for documents in parts.builder.build_range(index, *edges):
+            write(parts, Writes(version, documents), part, since)
         return part
 
     for part in in_flight(fill, ranges):
@@ -196,23 +205,22 @@ def seeded(parts: Parts, index: str, ranges: Iterable[tuple[Key | None, Key | No
     return tally
 
 
-def fresh(built: Iterator[Documents]) -> Iterator[Documents]:
-    """Documents as they are built; an error instead of one that is too old by now."""
-    began = time.monotonic()
-    for documents in built:
-        if time.monotonic() - began > STALE_S:
-            raise UnavailableError(f"building documents of {documents.index} took more than {STALE_S:.0f} s")
-        yield documents
+def write(parts: Parts, writes: Writes, tally: Tally, since: float) -> None:
+    """Give the writes to every sink of their index, and count them.
 
-
-def write(sinks: Sequence[Sink], writes: Writes, tally: Tally, aside: frozenset[tuple[str, str]] = frozenset()) -> None:
-    """Give the writes to every sink, and count them."""
+    Their building began at `since`, by the monotonic clock. Each sink may keep us for long, so before each it is seen
+    that the content is not too old by then, and that this process still has the right to write.
+    """
+    index = writes.documents.index
     tally.count(writes.documents)
     with timing("write", tally):
-        for sink in sinks:
+        for sink in parts.sinks[index]:
             failpoints.passing("write")
+            parts.claim()
+            if time.monotonic() - since > STALE_S:
+                raise UnavailableError(f"building and writing documents of {index} took more than {STALE_S:.0f} s")
             with naming(sink):
-                _give(sink, writes, tally, aside)
+                _give(sink, writes, tally, parts.aside)
 
 
 def _give(sink: Sink, writes: Writes, tally: Tally, aside: frozenset[tuple[str, str]]) -> None:
@@ -240,6 +248,7 @@ def naming(sink: Sink) -> Iterator[None]:
         yield
     except RetryableError as error:
         error.sink = sink.name
+        error.add_note(f"{FROM_SINK}{sink.name}")
         raise
 
 
@@ -278,16 +287,20 @@ def timed(items: Iterator[_T], stage: str, tally: Tally) -> Iterator[_T]:
 
 
 def in_flight(act: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
-    """Run `act` over the items, a few at a time, never holding more of them than that."""
+    """Run `act` over the items, a few at a time, never holding more of them than that; results come as they are."""
     waiting = iter(items)
     first = list(itertools.islice(waiting, IN_FLIGHT))
     if len(first) < 2:
         yield from map(act, first)
         return
     with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="penstock-deliver") as pool:
-        running = [pool.submit(act, item) for item in first]
+        running = {pool.submit(act, item) for item in first}
         for item in waiting:
-            yield running.pop(0).result()
-            running.append(pool.submit(act, item))
-        for one in running:
+            ended = set[Future[_R]]()
+            if len(running) == IN_FLIGHT:
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+            results = [one.result() for one in ended]
+            running.add(pool.submit(act, item))  # first, so that nothing idles while somebody looks at results
+            yield from results
+        for one in as_completed(running):
             yield one.result()

@@ -27,8 +27,8 @@ def judge(rejected: Iterable[tuple[str, Rejection]], on_error: Mapping[str, str]
         if on_error.get(one.index, STOP) == STOP:
             raise RejectedError(
                 f"sink {sink} rejects document {one.id!r} of index {one.index}: {one.reason}",
-                hint=f'Mend the row or the schema; or set on_error = "skip" for {one.index}, which puts such documents '
-                "into quarantine and goes on. Nothing is acknowledged beyond the last batch.",
+                hint=f'Mend the row or the schema; or set on_error = "quarantine" for {one.index}, which puts such '
+                "documents into quarantine and goes on. Nothing is acknowledged beyond the last batch.",
             )
     if found:
         state.quarantine(found)

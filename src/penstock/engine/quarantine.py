@@ -24,6 +24,12 @@ def heal(state: State, healed: Iterable[tuple[str, str, str]], version: Lsn) -> 
         state.release(one for one in found if (one.sink, index, one.id) in taken and one.version <= version)
 
 
+def note(state: State, tally: Tally, version: Lsn) -> None:
+    """What was rejected goes there; what was taken at this version leaves."""
+    state.quarantine(tally.rejected)
+    heal(state, tally.healed, version)
+
+
 def outlive(state: State, index: str, sinks: Collection[str], before: Lsn) -> None:
     """Whatever was rejected before this version has been built and sent again since, or has no document any more."""
     if any(name == index for name, _ in state.aside()):
@@ -41,6 +47,5 @@ def replay(parts: Parts, entries: Sequence[Entry], version: Lsn, state: State) -
         if mine := {one.id for one in entries if one.sink == sink.name}:
             ours = replace(parts, sinks={index: [sink]}, aside=frozenset((index, id) for id in mine))
             tally.add(batch.rebuilt(ours, index, mine, version))
-    state.quarantine(tally.rejected)
-    heal(state, tally.healed, version)
+    note(state, tally, version)
     return tally

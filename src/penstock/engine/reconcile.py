@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
-from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection
+from penstock.contracts import Documents, Held, Key, ReadableSink
 from penstock.engine import batch
-from penstock.engine.batch import Parts
+from penstock.engine.batch import Parts, Tally
 from penstock.model import Lsn
 
 # What is compared at once: for some sinks a look costs the same, however many documents it is for.
@@ -81,14 +81,15 @@ class Ground:
 
     `version` gives an LSN that is settled now. `watch` notes from its return on which of these documents of an index
     live writes; the function that it gives tells them. `catch_up` returns when everything committed before the call is
-    durable in the sinks. `rejected` is told what a sink rejects of a repair. `advanced` is told after each portion how
-    many ranges are done; it may raise to end it all.
+    durable in the sinks. `judge` is told what came of a repair at a version; `aside` gives what is in quarantine then,
+    as `Parts` has it. `advanced` is told after each portion how many ranges are done; it may raise to end it all.
     """
 
     version: Callable[[], Lsn]
     watch: Callable[[str, Collection[str]], Callable[[], Collection[str]]]
     catch_up: Callable[[], None]
-    rejected: Callable[[list[tuple[str, Rejection]]], None]
+    judge: Callable[[Tally, Lsn], None]
+    aside: Callable[[], frozenset[tuple[str, str]]]
     advanced: Callable[[int], None]
     repair: bool = False
 
@@ -150,7 +151,7 @@ class _Side:
     """One sink's side of a comparison."""
 
     def __init__(self, parts: Parts, index: str, sink: ReadableSink, ground: Ground) -> None:
-        self._parts = replace(parts, sinks={index: [sink]}, aside=frozenset())
+        self._parts = replace(parts, sinks={index: [sink]})
         self._index, self._sink, self._ground = index, sink, ground
         self._sums = array("Q", bytes(8 * _SUMS))
         self.suspects: set[str] = set()
@@ -207,8 +208,9 @@ class _Side:
 
     def _repair(self, wrong: Mapping[str, Held | None]) -> None:
         """Build them anew and write them; where that changed nothing, and should have, our write lost."""
-        tally = batch.rebuilt(self._parts, self._index, wrong.keys(), self._ground.version())
-        self._ground.rejected(tally.rejected)
+        version, parts = self._ground.version(), replace(self._parts, aside=self._ground.aside())
+        tally = batch.rebuilt(parts, self._index, wrong.keys(), version)
+        self._ground.judge(tally, version)
         rejected = {one.id for _, one in tally.rejected}
         now = self._sink.look(self._index, sorted(wrong))
         as_before = {id for id in wrong.keys() - rejected if now.get(id) == wrong[id]}

@@ -83,6 +83,8 @@ class Report:
     direct: int = 0
     end: Lsn = Lsn.ZERO
     restarts: int = 0
+    filled: int = 0
+    """Documents that seeds have written in this run: it only grows, while a seed that begins counts from its own."""
     outdone: int = 0
     """Writes that met something newer in a sink, and lost: what came twice, or late."""
     marked: Mapping[str, str] = field(default_factory=dict)
@@ -114,6 +116,7 @@ class Report:
             self.outdone += outdone
             self.indexes[index].chunks_done += chunks
             self.indexes[index].seeded += documents
+            self.filled += documents
 
     def live(self, indexes: Iterable[str]) -> None:
         """These are complete."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.contracts import Key, Rejection
-from penstock.errors import ConfigError, DiskError
+from penstock.errors import ConfigError, DiskError, OperatorError
 from penstock.model import Lsn
 
 FORMAT = 2
@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS lineage (
     PRIMARY KEY (name, role));
 CREATE TABLE IF NOT EXISTS detached (sink TEXT PRIMARY KEY, mark TEXT NOT NULL, away INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS streamed (checkpoint TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS unsettled (slot TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS written (name TEXT, sink TEXT, source TEXT, generation TEXT, PRIMARY KEY (name, sink));
 """
 MOST_ASIDE = 10_000
@@ -128,10 +129,7 @@ class State:
                     self._prepare()
                 opened.pop_all()  # fit for use: held as long as this object
         except (OSError, sqlite3.Error) as error:
-            raise DiskError(
-                f"the state folder {folder} cannot be used: {_reason(error)}",
-                hint="Make it writable, or name another one: state in penstock.toml.",
-            ) from error
+            raise _unusable(folder, error) from error
 
     def _check_format(self, folder: Path) -> None:
         ((found,),) = self._file.execute("PRAGMA user_version")
@@ -337,6 +335,18 @@ class State:
         """The stream begins anew."""
         self.write(("DELETE FROM streamed", [()]))
 
+    def note_unsettled(self, slot: str) -> None:
+        """This slot is about to be made: what was committed just before may be seen later than its start."""
+        self.write(("INSERT OR IGNORE INTO unsettled VALUES (?)", [(slot,)]))
+
+    def note_settled(self, slot: str) -> None:
+        """Whatever was committed before its start can be seen now."""
+        self.write(("DELETE FROM unsettled WHERE slot = ?", [(slot,)]))
+
+    def is_unsettled(self, slot: str) -> bool:
+        """Whether the first was noted, and the second was not."""
+        return bool(self.read("SELECT 1 FROM unsettled WHERE slot = ?", slot))
+
     def stop_index(self, index: str, reason: str) -> None:
         """Live keeps an index no longer; when it does again, a new epoch begins."""
         self.write(
@@ -359,6 +369,19 @@ def _chunks(seed: Seed, cuts: Sequence[Key]) -> list[tuple[str, int, str | None,
 
 def _key(text: str | None) -> Key | None:
     return None if text is None else tuple(json.loads(text))
+
+
+def _unusable(folder: Path, error: OSError | sqlite3.Error) -> OperatorError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return OperatorError(
+            f"{folder / 'state.sqlite'} is no SQLite file, or a damaged one ({name})",
+            hint="Move it away: the next run then seeds every index anew, and has forgotten what was in quarantine.",
+        )
+    return DiskError(
+        f"the state folder {folder} cannot be used: {_reason(error)}",
+        hint="Make it writable, or name another one: state in penstock.toml.",
+    )
 
 
 def _reason(error: OSError | sqlite3.Error) -> str:

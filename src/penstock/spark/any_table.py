@@ -1,8 +1,8 @@
 """Rows of any table in one schema: `before` and `after` as VARIANT objects, column by column.
 
 A preimage is joined to its postimage. Values are JSON's where JSON has them (numbers, truth, text); bytes come in
-base64, dates and times in ISO 8601, numerics and whatever else as their exact Postgres text. Guarantee: a column
-without a value here is left out of the object, not null, and named in `_missing`.
+base64, dates and times in ISO 8601, numerics and whatever else as their exact Postgres text, json too where it is asked
+for so. Guarantee: a column without a value here is left out of the object, not null, and named in `_missing`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from penstock.spark.schema import JSON_OIDS, MANY, MISSING
 from penstock.spark.variant import Variants, to_variant
 
 
-def any_table(found: TableBatch, table: QualifiedTable, unrepresentable: str) -> pa.RecordBatch:
+def any_table(found: TableBatch, table: QualifiedTable, json_columns: str, unrepresentable: str) -> pa.RecordBatch:
     """The changes of one table, under the name that was asked for."""
     rows, columns = found.rows, found.relation.columns
     kinds = rows["_change_type"].to_pylist()
     values = rows.select([column.name for column in columns]).to_pylist()
     missing = rows["_missing"].to_pylist()
-    images = _Images(values, missing, {column.name for column in columns if column.type_oid in JSON_OIDS})
+    jsons = {column.name for column in columns if column.type_oid in JSON_OIDS and json_columns == "variant"}
+    images = _Images(values, missing, jsons)
     if unrepresentable == "error" and images.lost:
         raise OperatorError(
             f"column {images.lost[0]} of {found.table} holds JSON that VARIANT cannot (a number beyond a double, half "
             "a surrogate pair, deep nesting), or a row is larger than 16 MB",
-            hint="Set unrepresentable to null: such values are left out and named in _missing.",
+            hint="Set jsonColumns to string for its exact text, or unrepresentable to null: such values are left out, "
+            "and named in _missing.",
         )
     keep = [at for at, kind in enumerate(kinds) if kind != "update_preimage"]
     kept = rows.take(pa.array(keep, pa.int64()))

@@ -32,10 +32,12 @@ from penstock.postgres.holding import Address
 from penstock.postgres.ranges import Range
 from penstock.postgres.snapshot import Unrepresentable, read_part
 from penstock.postgres.snapshot_plan import Selection, SnapshotQuery, plan, select
+from penstock.spark import daemon
 from penstock.spark.options import SourceOptions
 from penstock.spark.pushdown import take_over
 from penstock.spark.schema import table_type, to_spark
-from penstock.spark.settings import LOCAL_FOLDER
+from penstock.spark.settings import local_folder
+from penstock.spark.workers import spare_the_collector
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -88,7 +90,7 @@ class SnapshotReader(DataSourceReader):
         if len(ranges) == 1:
             return [SnapshotPartition(selection, ranges[0])]
         frame = uuid.uuid4().hex
-        holder = holding.find_or_start(*_beside_the_driver(), local=LOCAL_FOLDER in os.environ)
+        holder = holding.find_or_start(*_beside_the_driver(), local=local_folder() is not None)
         holding.register(holder, frame, settings, selection)
         numbered = enumerate(ranges)
         return [SnapshotPartition(selection, part, number, len(ranges), frame, holder) for number, part in numbered]
@@ -97,6 +99,7 @@ class SnapshotReader(DataSourceReader):
         """The rows of one part, in a task."""
         assert isinstance(partition, SnapshotPartition)
         options, selection = self._options, partition.selection
+        spare_the_collector()
         for batch in _batches(partition, options):
             yield to_spark(batch, selection.columns, options.json_columns, options.unrepresentable)
 
@@ -153,7 +156,7 @@ def _visit(partition: SnapshotPartition) -> tuple[str, Visit, list[str]]:
 def _beside_the_driver() -> tuple[Path, processes.Watched]:
     """Where a driver's holder is found, and the process whose end is its own: the driver's JVM."""
     pid = os.getppid()
-    if "pyspark.daemon" in processes.command(pid):
+    if not daemon.NAMES.isdisjoint(processes.command(pid).split()):
         pid = processes.parent(pid) or pid
     local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     folder = Path(local, "penstock") if local else Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}-{pid}")

@@ -41,9 +41,10 @@ def decode(plan: ReadPlan, data: bytes, options: SourceOptions, schema: spark.St
     if options.mode == "keys":
         yield keys(plan, parcel)
         return
-    ours = [found for found in _row_batches(plan, parcel, options) if found.table in plan.names]
+    ours = _row_batches(plan, parcel, options)
     if options.many:
-        yield from _in_order([any_table(found, plan.names[found.table], options.unrepresentable) for found in ours])
+        policy = options.json_columns, options.unrepresentable
+        yield from _in_order([any_table(found, plan.names[found.table], *policy) for found in ours])
     else:
         yield from _in_order([_fitted(found, options, schema) for found in ours])
 
@@ -71,15 +72,17 @@ def _row_batches(plan: ReadPlan, parcel: Parcel, options: SourceOptions) -> list
     policy = cast(Literal["error", "null"], options.unrepresentable)
     shape = RowShape(options.preimage or options.many, policy)
     if options.many or not isinstance(parcel.rows, Block):
-        return row_batches(parcel, shape, plan.primary_keys)
+        return row_batches(parcel, shape, plan.primary_keys, plan.names)
     relations = {oid: _retyped(relation, plan) for oid, relation in parcel.rows.relations.items()}
     read_anew = Parcel(replace(parcel.rows, relations=relations), parcel.origin)
     try:
-        return row_batches(read_anew, shape, plan.primary_keys)
+        return row_batches(read_anew, shape, plan.primary_keys, plan.names)
     except BugError:
         if relations == parcel.rows.relations:
             raise
-        return row_batches(parcel, shape, plan.primary_keys)  # an old text is none of the new type: _fitted tells
+        return row_batches(
+            parcel, shape, plan.primary_keys, plan.names
+        )  # an old text is none of the new type: _fitted tells
 
 
 def _retyped(relation: Relation, plan: ReadPlan) -> Relation:

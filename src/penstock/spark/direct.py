@@ -26,10 +26,10 @@ from penstock.postgres.replication import POSTGRES_EPOCH_MICROS
 
 log = logging.getLogger(__name__)
 
-# What is handed over at once: a few megabytes. Up to there the driver, with some documents in flight, keeps a sink as
+# What is handed over at once: some megabytes. Up to there the driver, with some documents in flight, keeps a sink as
 # busy as tasks would, and Spark's jobs are what costs.
-MAX_ROWS = 100_000
-_PATIENCE_S = 10.0
+MAX_ROWS = 200_000
+_PATIENCE_S = 30.0
 # Commit times are told one by one up to here; more of them share as many moments.
 _MOMENTS = 256
 
@@ -60,6 +60,7 @@ class Desk:
         if os.path.exists(path):
             os.unlink(path)  # of a run before
         self._listener.bind(path)
+        self._inode = os.stat(path).st_ino
         self._listener.listen(4)
         threading.Thread(target=self._serve, name="penstock-desk", daemon=True).start()
 
@@ -70,7 +71,7 @@ class Desk:
         times: Collection[int] = (),
         upto: Mapping[str, Any] | None = None,
     ) -> None:
-        """This is the range now; None is one that is too large.
+        """This is the range now; None is one that is too large, or for Spark's tasks anyhow.
 
         `times` are its commits, by the server's clock; `upto` is its end as Spark knows it.
         """
@@ -92,10 +93,12 @@ class Desk:
                 asking, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            with asking, self._lock:
+            with self._lock:
+                answer = self._answer
+            with asking:
                 try:
                     asking.settimeout(_PATIENCE_S)
-                    asking.sendall(self._answer)
+                    asking.sendall(answer)
                 except OSError as error:
                     log.debug("nobody took the range: %s", error)
 
@@ -105,7 +108,8 @@ class Desk:
             self._listener.shutdown(socket.SHUT_RDWR)  # a close alone leaves the thread waiting for callers
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+            if os.stat(self._path).st_ino == self._inode:  # else it is the next reader's
+                os.unlink(self._path)
 
 
 def moments(times: Collection[int]) -> list[tuple[float, int]]:
@@ -127,10 +131,13 @@ def fetch(path: str) -> Fetched | None:
     return Fetched(Lsn.parse(said["end"]), batches[0] if batches else None, _commits(said), said["upto"])
 
 
-def commits(path: str) -> Commits:
-    """When the transactions of the range were committed, also of one that is too large; empty where nobody says."""
+def commits(path: str, upto: Mapping[str, Any] | None = None) -> Commits:
+    """When the transactions of the range up to there were committed, also of one that is not handed over.
+
+    Empty where nobody says, or the range is another one.
+    """
     answer = _asked(path) if path else None
-    return _commits(answer[0]) if answer else ()
+    return _commits(answer[0]) if answer and upto in (None, answer[0]["upto"]) else ()
 
 
 def _commits(said: dict[str, Any]) -> Commits:

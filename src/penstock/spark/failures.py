@@ -1,8 +1,8 @@
 """Errors of ours that come back through Spark: raised in a task or a reader, they arrive as a text inside another one.
 
-Guarantee: what Spark tells is one of our errors again, of the same kind, with its message and hint, so that passing
-trouble is waited out and the rest is told. What names none of ours (a task that was killed, an executor that is gone)
-is passing trouble.
+Guarantee: what Spark tells is one of our errors again, of the same kind, with its message and hint and the sink that it
+came from, so that passing trouble is waited out and the rest is told; of several that led to one another, the last.
+What names none of ours (a task that was killed, an executor that is gone) is passing trouble.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from penstock.engine.batch import FROM_SINK
 from penstock.errors import DiskError, PenstockError, RetryableError
 
 # What Python says of an error in the JVM before it says which.
 _CALLING = re.compile(r"^An error occurred while calling \S+\n: ")
 _DISK = re.compile(r"No space left on device|Read-only file system|Disk quota exceeded")
 _OURS = re.compile(r"penstock\.(?:errors|engine\.policy)\.(\w+): ([^\n]*)")
+_SINK = re.compile(rf"^{FROM_SINK}(.*)$", re.MULTILINE)
 
 
 def told(error: BaseException | None) -> PenstockError:
     """What ended a query or a job, as an error of ours."""
     if error is None:
         return RetryableError("the stream ended by itself")
-    found = _OURS.search(str(error))
+    every = list(_OURS.finditer(str(error)))
+    found = every[-1] if every else None
     if not found and (disk := _DISK.search(str(error))):
         return DiskError(f"Spark could not write: {disk[0].lower()}", hint="Look after the disk of the state folder.")
     if not found:
@@ -34,7 +37,11 @@ def told(error: BaseException | None) -> PenstockError:
         return RetryableError(f"Spark ended its work: {said or type(error).__name__}")
     name, message = found.groups()
     kind = next((kind for kind in _subclasses(PenstockError) if kind.__name__ == name), RetryableError)
-    return kind(message, hint=_hint(str(error).partition(message)[2]))
+    rest = str(error)[found.end() :]
+    raised = kind(message, hint=_hint(rest))
+    if isinstance(raised, RetryableError) and (sink := _SINK.search(rest)):
+        raised.sink = sink[1].strip()
+    return raised
 
 
 @contextmanager
@@ -51,7 +58,9 @@ def _hint(rest: str) -> str:
     line = rest.lstrip("\n").partition("\n")[0].strip()
     return (
         ""
-        if re.match(r"at |SQLSTATE|JVM stacktrace|Driver stacktrace|===|\tat |During handling|The above", line)
+        if re.match(
+            rf"{FROM_SINK}|at |SQLSTATE|JVM stacktrace|Driver stacktrace|===|\tat |During handling|The above", line
+        )
         else line
     )
 

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from penstock.errors import PenstockError
 from penstock.model import Lsn
+from penstock.postgres import processes
 
 _FORMAT = 2
 _EVERY_S = 1.0
@@ -165,11 +166,14 @@ def readers() -> list[ReaderHealth]:
             report = ReaderHealth(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             continue  # it ended just now, or is of another version
-        if _runs(report.pid):
+        if processes.runs(report.pid):
             found.append(report)
         else:
             path.unlink(missing_ok=True)
-            path.with_suffix(".new").unlink(missing_ok=True)
+    for path in place.glob("reader-*.new"):  # of one that was killed while it wrote, its first report maybe
+        pid = path.stem.rpartition("-")[2]
+        if pid.isdigit() and not processes.runs(int(pid)):
+            path.unlink(missing_ok=True)
     _remove_if_empty(place)
     return found
 
@@ -179,13 +183,3 @@ def _remove_if_empty(place: Path) -> None:
         place.rmdir()
     except OSError:
         pass  # there are others
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

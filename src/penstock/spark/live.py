@@ -12,13 +12,21 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import InputPartition
 
-from penstock.errors import ConfigError, PositionError, SlotLostError, SlotMissingError, UnavailableError
+from penstock.errors import (
+    ConfigError,
+    PositionError,
+    SlotActiveError,
+    SlotLostError,
+    SlotMissingError,
+    UnavailableError,
+)
 from penstock.model import Lsn, Origin, ReplicationConfig
 from penstock.postgres import changes, publication, resume, slot
 from penstock.postgres.capture import WalChangeCapture
@@ -35,6 +43,8 @@ log = logging.getLogger(__name__)
 
 # How long a restarted query bears a silent server while a planned batch is to come again.
 _SILENCE_S = 300.0
+# How long a slot that somebody else is making is waited for, and how often it is looked at.
+_MAKING_S, _LOOK_S = 90.0, 0.2
 # What transactions that are still being received may hold in memory; more of them waits on disk.
 _SPILL_BYTES = 64 << 20
 # What one task decodes.
@@ -69,6 +79,7 @@ class Live:
             spill_dir=options.spool_dir,
         )
         capture = WalChangeCapture(config, self._settings)
+        self._require_published(capture)
         capture.with_publication_management(set(options.tables), options.manage_publication).require_coverage()
         self._tables = TableWatch(self._settings, options, schema)
         self._seed: Seed | None = None
@@ -85,17 +96,40 @@ class Live:
 
     def _newest(self) -> Lsn:
         with open_sql(self._settings, timeout_s=2.0, statement_timeout_s=2.0) as connection:
-            return _wal_end(connection)
+            return slot.wal_end(connection)
 
     def _start_with_snapshot(self) -> Chunks:
         """Hold the snapshot of the slot's start; where the slot is older than this run, a later one: it converges."""
-        with open_sql(self._settings) as connection:
-            found = slot.inspect(connection, self._options.slot)
-        if found is None:
+        confirmed = self._made_before()
+        if confirmed is None:
             lsn, self._seed = make_slot(self._options, self._settings)
         else:
-            lsn, self._seed = found.confirmed_flush_lsn or Lsn.ZERO, Seed(self._options, self._settings)
+            lsn, self._seed = confirmed, Seed(self._options, self._settings)
         return self._seed.begin(lsn)
+
+    def _made_before(self) -> Lsn | None:
+        """Where a slot that is there stands; somebody who is still making it, a reader that was killed maybe, is waited
+        for: until then it stands nowhere."""
+        name, deadline, is_told = self._options.slot, time.monotonic() + _MAKING_S, False
+        while True:
+            with open_sql(self._settings) as connection:
+                found = slot.inspect(connection, name)
+            if found is None:
+                return None
+            slot.verify(found, self._settings.database)
+            if found.confirmed_flush_lsn:
+                return found.confirmed_flush_lsn
+            making = f"slot {name} is still being made by pid {found.active_pid}"
+            if time.monotonic() > deadline:
+                raise SlotActiveError(
+                    making,
+                    hint="It waits for every transaction that is running. Start again when it is made, or end that "
+                    f"process: SELECT pg_terminate_backend({found.active_pid});",
+                )
+            if not is_told:
+                log.warning("%s: waiting for it", making)
+                is_told = True
+            time.sleep(_LOOK_S)
 
     def further(self, chunks: Chunks) -> Chunks:
         """How far the next micro-batch reads; after a restart of the whole table again, in a fresh snapshot."""
@@ -143,6 +177,29 @@ class Live:
                 with open_sql(self._settings) as connection:
                     slot.drop(connection, self._options.slot)
 
+    def _require_published(self, capture: WalChangeCapture) -> None:
+        """A table that a checkpoint was read of, and that is out of the publication, has changes that never come.
+
+        Which of several is new to the query, nobody knows.
+        """
+        if not self._resumed:
+            return
+        missing = capture.inspect_coverage(set(self._options.tables)).missing
+        if not missing:
+            return
+        names = ", ".join(map(str, sorted(missing)))
+        lost = f"{names}, which the checkpoint has read, is not in publication {self._options.publication} any more"
+        if self._options.many:
+            log.warning("%s is published from now on; what was written before does not come", names)
+        elif self._options.fail_on_data_loss:
+            raise PositionError(
+                f"{lost}: what was written meanwhile does not come",
+                hint="Start with a new slot, a new checkpoint and a snapshot, or set failOnDataLoss to false to go on "
+                "without it.",
+            )
+        else:
+            log.warning("changes are lost, and failOnDataLoss is false: %s", lost)
+
     def _check_slot(self) -> None:
         """Before a slot is made or read: the publication is there, and the slot still holds what the offsets need."""
         self._require(self._look())
@@ -153,7 +210,7 @@ class Live:
             found = slot.inspect(connection, options.slot)
             if found:
                 publication.require(connection, options.publication, options.slot, options.tables)
-            wal_end = _wal_end(connection)
+            wal_end = slot.wal_end(connection)
         if self._resumed:
             resume.check_wal(self._floor, wal_end)
         return found
@@ -225,8 +282,3 @@ class Live:
         self._drop_files()
         self._report.close()
         self.replay.close()
-
-
-def _wal_end(connection: slot.Connection) -> Lsn:
-    ((text,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
-    return Lsn.parse(text)

@@ -20,7 +20,7 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.model import QualifiedTable, SslMode, TlsConfig
 from penstock.postgres.connection import ConnectionSettings, resolve
-from penstock.spark.settings import LOCAL_FOLDER
+from penstock.spark.settings import local_folder
 
 MODES = ("rows", "keys")
 STARTS = ("slot", "snapshot")
@@ -70,6 +70,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("spoolMaxBytes", "stream: how many bytes of changes may wait in memory for Spark", "268435456"),
     Option("keyColumns", "keys: the columns a change carries, as JSON: {\"table\": [columns]}", "identity and links"),
     Option("directSocket", "keys: where the reader also hands small batches to the driver; penstock run uses it"),
+    Option("directChanges", "keys: whether they are; else directSocket only tells when they were committed", "true"),
     Option("columns", "snapshot: these columns only, separated by commas"),
     Option("where", "snapshot: an SQL condition for the rows"),
     Option("numPartitions", "snapshot: into how many parts the table is cut", "one for each 32 MB, at most 4"),
@@ -107,6 +108,7 @@ class SourceOptions:
     spool_max_bytes: int = 256 << 20
     key_columns: Mapping[QualifiedTable, tuple[str, ...]] = field(default_factory=dict)
     direct_socket: str = ""
+    direct_changes: bool = True
     columns: tuple[str, ...] = ()
     where: str = ""
     num_partitions: int | None = None
@@ -140,6 +142,7 @@ class SourceOptions:
             spool_max_bytes=given.number("spoolMaxBytes") or 256 << 20,
             key_columns=given.columns_by_table("keyColumns"),
             direct_socket=given.text("directSocket"),
+            direct_changes=given.truth("directChanges"),
             columns=given.names("columns"),
             where=given.text("where"),
             num_partitions=given.number("numPartitions"),
@@ -166,6 +169,11 @@ class SourceOptions:
             raise ConfigError("startingPosition snapshot works for one table in mode rows")
         if self.starting_position == "snapshot" and self.temporary_slot:
             raise ConfigError("startingPosition snapshot needs a lasting slot", hint="Leave temporarySlot out.")
+        if self.failover and self.temporary_slot:
+            raise ConfigError(
+                "a temporary slot ends with the query, and cannot survive a failover",
+                hint="Leave failover or temporarySlot out.",
+            )
         return self
 
     def for_batch(self) -> SourceOptions:
@@ -188,7 +196,7 @@ class SourceOptions:
 
     def batch_folder(self) -> str | None:
         """Where a large batch may lie as files: a folder that every task reaches. Asked in the reader's process."""
-        return self.spool_dir if self.spool_shared else os.environ.get(LOCAL_FOLDER)
+        return self.spool_dir if self.spool_shared else local_folder()
 
     def settings(self) -> ConnectionSettings:
         """Where to connect; secrets that are named, not given, are looked up now, in this process."""

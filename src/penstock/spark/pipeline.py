@@ -31,7 +31,7 @@ from penstock.engine.recent import summary
 from penstock.engine.report import Course, Report
 from penstock.engine.state import State
 from penstock.engine.watch import Watches
-from penstock.errors import ConfigError, PenstockError, RetryableError, UnavailableError
+from penstock.errors import PASSING, ConfigError, PenstockError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from penstock.spark import direct, failures, spread
 from penstock.spark.absence import Absence, Roll
@@ -63,9 +63,10 @@ class Plan:
 
     `parts` are this process's, with every sink; `opener` gives tasks theirs, with the sinks of these names. `seeds` are
     the sinks (by name) that each index has still to be seeded into. `misfits` asks the database which indexes it no
-    longer fits, and why: by its catalog, or, where something failed, by everything that `check` knows. `claim` raises
-    where another process has taken the slot over; `abandon` ends what is under way, for good. `without` is the plan for
-    the others; `reopened` the same plan with the sinks' indexes opened again. Of `connections`, each task has one.
+    longer fits, and why: by its catalog, or, where something failed, by everything that `check` knows. `lacking`
+    says why changes of an index are lost even now, if they are. `claim` raises where another process has taken the slot
+    over; `abandon` ends what is under way, for good. `without` is the plan for the others; `reopened` the same plan
+    with the sinks' indexes opened again. Of `connections`, each task has one.
     """
 
     options: Mapping[str, str]
@@ -79,6 +80,7 @@ class Plan:
     cuts: Callable[[str], Sequence[Key]]
     confirmed: Callable[[], Lsn]
     misfits: Callable[[bool], Mapping[str, str]]
+    lacking: Callable[[str], str]
     claim: Callable[[], None]
     abandon: Callable[[], None]
     without: Callable[[Mapping[str, str]], Plan]
@@ -106,6 +108,8 @@ class Pipeline:
     state: State
     report: Report
     stopping: threading.Event = field(default_factory=threading.Event)
+    is_torn: bool = False
+    """Whether what there is to seed is not known: a sink could not be opened again."""
     _idle: threading.Lock = field(default_factory=threading.Lock)
     _shed: threading.Event = field(default_factory=threading.Event)
     _pausing: threading.Event = field(default_factory=threading.Event)
@@ -226,7 +230,7 @@ class Pipeline:
     def _keep_claim(self) -> None:
         try:
             self.plan.claim()
-        except RetryableError as error:
+        except PASSING as error:
             log.debug("the claim to the slot could not be renewed: %s", error)
 
     def _look_at_schemas(self) -> None:
@@ -234,7 +238,7 @@ class Pipeline:
         try:
             self.stop_indexes(self.plan.misfits(False))
             self.look_at_marks()
-        except RetryableError as error:
+        except PASSING as error:
             log.debug("the catalog could not be read: %s", error)
 
     def look_at_marks(self) -> None:
@@ -284,27 +288,37 @@ class Pipeline:
     def _bear(self, failure: BaseException) -> None:
         """Wait before the next try, or give up; an index that is the cause is stopped, and the others go on."""
         try:
-            to_mend = isinstance(failure, PenstockError) and not isinstance(failure, RetryableError)
+            to_mend = isinstance(failure, PenstockError) and not self._is_passing(failure)
             if to_mend and self.stop_indexes(self.plan.misfits(True)):
                 return
-        except RetryableError as error:
+            if isinstance(failure, RetryableError) and not _has_jvm_ended() and self._absence.consider(failure):
+                self.report.failed(str(failure))
+                return
+        except PASSING as error:
             failure = error
-        if not isinstance(failure, RetryableError) or _has_jvm_ended():
+        if not self._is_passing(failure) or _has_jvm_ended():
             raise failure
         self.report.failed(str(failure))
-        if self._absence.consider(failure):
-            return
         wait_s = self._backoff.next_s()
         log.warning("the stream failed and starts again in %.1f s: %s", wait_s, failure)
         if not self.stopping.wait(wait_s):
             self.reopen()
 
+    def _is_passing(self, failure: BaseException) -> bool:
+        """Whether it may be over by itself: also a server without a free connection, which had one before."""
+        return isinstance(failure, RetryableError) or (isinstance(failure, PASSING) and bool(self.report.end))
+
     def reopen(self) -> None:
-        """Open the sinks' indexes again: one that was lost is made anew, and has to be seeded."""
-        with self._opening:
+        """Open the sinks' indexes again, between two batches: one that was lost is made anew, and has to be seeded.
+
+        Where that fails, some were perhaps, and nobody knows which: it is tried again.
+        """
+        with self.between_batches():
+            self.is_torn = True
             try:
                 self.plan = self.plan.reopened()
-            except RetryableError as error:
+                self.is_torn = False
+            except PASSING as error:
                 log.debug("a sink could not be opened: %s", error)
 
     def _on_batch(self, frame: DataFrame, number: int) -> None:
@@ -345,15 +359,18 @@ class Pipeline:
             tally = batch.apply(replace(self.plan.parts, **watched), fetched.changes, end, self._truncated)
         else:
             tally, end = self._spread(frame, watched)
-        self._give_up_outgoing()
         self.judge(tally, end)
+        self._give_up_outgoing()
         self._watches.note((index, id) for _, index, id in tally.healed)
         for index in seeding & {index for index, _ in tally.gone}:
             self.state.note_gone(index, [key for one, key in tally.gone if one == index])
         seconds = time.monotonic() - began
-        commits = fetched.commits if fetched else direct.commits(self.plan.socket)
+        commits = fetched.commits if fetched else self._commits(number)
         changed = summary(fetched.changes) if fetched and fetched.changes else ()
         self.report.batch(tally, end, fetched is not None, Course(seconds, commits, changed))
+
+    def _commits(self, number: int) -> direct.Commits:
+        return direct.commits(self.plan.socket, checkpoint.end(Path(self.plan.checkpoint), number))
 
     def _give_up_outgoing(self) -> None:
         """Leave the outgoing generations that the batch, now at its end, could not keep."""
@@ -363,18 +380,22 @@ class Pipeline:
     def _spread(self, frame: DataFrame, watched: Mapping[str, Any]) -> tuple[Tally, Lsn]:
         """The batch, by Spark's tasks, which have this process's connections meanwhile."""
         self.plan.parts.builder.rest()
+        began = time.monotonic()
         found = spread.resolve(frame, self.plan.opener(()), self.plan.connections.live)
+        resolving_s = time.monotonic() - began
         try:
             for index, extent in found.extents.items():
                 self._truncated(index, extent, found.version)
             tally = Tally()
             if shared := self.plan.shared():
+                self.plan.parts.claim()
                 tally = spread.deliver(found, self.plan.opener(shared), found.version, watched)
             single = self.plan.single()
             if single.every_sink:
                 own = batch.delivered(replace(single, **watched), spread.keys_of(found), found.version)
                 tally = tally.beside(own) if shared else own
             tally.changes = found.changes
+            tally.spend("resolve", resolving_s)
             return tally, found.version
         finally:
             found.release()
@@ -385,15 +406,26 @@ class Pipeline:
 
     def settled(self) -> Lsn:
         """An LSN that was settled before anything that is built from now on: the version of what is built by itself."""
-        return self.report.end or self.plan.confirmed()
+        return max(self.report.end, self.plan.confirmed())
 
-    def judge(self, tally: Tally, version: Lsn = Lsn.ZERO) -> None:
+    @contextmanager
+    def boundary(self) -> Iterator[Lsn]:
+        """The same, between two batches: of whatever live wrote so far, before all was settled maybe, none is newer.
+
+        A seed that begins here knows of all that live deletes from now on.
+        """
+        confirmed = self.plan.confirmed()
+        with self.between_batches():
+            yield max(self.report.end, confirmed)
+
+    def judge(self, tally: Tally, version: Lsn) -> None:
         """Put what was rejected aside, or raise, as the policy says; what was taken at `version` is there no more."""
         judge(tally.rejected, self.plan.on_error, self.state)
         quarantine.heal(self.state, tally.healed, version)
 
     def _truncated(self, index: str, extent: Extent, version: Lsn) -> None:
         """Clear what is gone, and note down, durably, that what is left has to be built again."""
+        self.plan.parts.claim()
         names = [sink.name for sink in self.plan.parts.sinks[index]]
         if extent is Extent.ROOTS:
             for sink in self.plan.parts.sinks[index]:

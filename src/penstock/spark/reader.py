@@ -13,8 +13,6 @@ that somebody else consumed it, and is a clear stop. Deliberately not: retrying 
 from __future__ import annotations
 
 import atexit
-import functools
-import gc
 import os
 import pickle
 import signal
@@ -27,7 +25,6 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
-from pyspark.taskcontext import TaskContext
 
 from penstock import failpoints
 from penstock.errors import OperatorError
@@ -43,6 +40,7 @@ from penstock.spark.live import Live
 from penstock.spark.offsets import INITIAL, to_chunk_offset, to_chunks, to_cut, to_offset
 from penstock.spark.options import SourceOptions
 from penstock.spark.seeding import ChunkPartition, read_chunk
+from penstock.spark.workers import spare_the_collector
 
 # Long enough that an idle query does not spin, short enough that a reader whose Spark was killed ends soon.
 _POLL_S = 0.5
@@ -101,8 +99,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Note how far the WAL reaches now; the query ends there."""
         with open_sql(self._options.settings()) as connection:
-            ((text,),) = slot.execute(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
-        self._target = Lsn.parse(text)
+            self._target = slot.wal_end(connection)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Acknowledge `start`, which Spark has logged as done, and say how far there are changes now."""
@@ -133,11 +130,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:
             return replay.latest(cut, *limits, _POLL_S)
         while cut.whole < self._target:
+            is_all_here = replay.reached >= self._target  # before looking: what comes meanwhile is looked at
             found = replay.latest(cut, *limits, _POLL_S, upto=self._target)
             if found != cut:
                 return found
-            if replay.reached >= self._target:
-                return Cut(self._target)
+            if is_all_here:
+                return replay.resting(cut)
             self._end_if_orphaned()
         return cut
 
@@ -161,10 +159,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [self._partition(live, pack(piece)) for piece in pieces]
 
     def _offered(self, live: Live, end: tuple[Cut, dict[str, Any]], pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """The pieces, and at their end the whole range on the desk, where it is small."""
+        """The pieces, and at their end the whole range on the desk, where it is small and wanted there."""
         if self._desk is None:
             self._desk = Desk(self._options.direct_socket)
-        batches: list[pa.RecordBatch] | None = []
+        batches: list[pa.RecordBatch] | None = [] if self._options.direct_changes else None
         rows = 0
         times: dict[int, int] = {}
         for piece in pieces:
@@ -184,8 +182,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode one partition, in a task."""
-        if TaskContext.get() is not None:
-            _spare_the_collector()
+        spare_the_collector()
         if isinstance(partition, ChunkPartition):
             return read_chunk(partition, self._options)
         assert isinstance(partition, ChangePartition)
@@ -232,10 +229,3 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark was killed: nobody reads the answer, and the slot is to be free for the next run."""
         if os.getppid() != self._parent:
             raise SystemExit(1)
-
-
-@functools.cache
-def _spare_the_collector() -> None:
-    """Spark collects garbage after each task; what a worker has imported need not be looked at every time (20 ms)."""
-    gc.collect()
-    gc.freeze()

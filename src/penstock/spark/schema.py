@@ -107,7 +107,7 @@ def changes_type(columns: Iterable[TypedColumn], json_columns: str) -> spark.Str
     if taken := [name for name in own.names if name in ADDED_NAMES]:
         raise ConfigError(
             f"the table has a column {taken[0]}, which is the name of a column that is added to its changes",
-            hint='Rename it, or stream the table by .option("tables", …), with before and after as VARIANT.',
+            hint="Rename it, or leave it out of what is published, by a column list.",
         )
     added = [spark.StructField(f.name, spark_type(f.type), f.nullable) for f in ADDED]
     return spark.StructType([*own.fields, *added])

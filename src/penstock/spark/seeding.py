@@ -20,11 +20,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from penstock.errors import ConfigError, OperatorError
+from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.model import Lsn
 from penstock.postgres import catalog, replication, slot, snapshot, values
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
-from penstock.postgres.export import Connection, Ticket, adopt, open_reading, take_ticket
+from penstock.postgres.export import Connection, Ticket, adopt, open_reading, take_ticket, was_written_anew
+from penstock.postgres.observation import carried
+from penstock.postgres.publication_catalog import read_publication
 from penstock.postgres.ranges import BlockRange, block_range
 from penstock.postgres.receiver import tell_who_blocks
 from penstock.postgres.rows import ADDED, missing_names
@@ -74,20 +76,16 @@ class Seed:
     ) -> None:
         (table,) = options.tables
         self._first = first
-        with open_sql(settings) as connection:
-            info = catalog.read_tables(connection, [table]).get(table)
-            if info is None:
-                raise ConfigError(
-                    f"table {table} does not exist in the database", hint="Check its schema and spelling."
-                )
-            snapshot.require_identity(info)
-            self.selection = select(connection, SnapshotQuery(table))
+        self.selection = _selection(options, settings)
         self._connection = open_reading(settings)
         try:
             with translating("holding a snapshot"):
                 # It ends with this process; until then a long batch may leave it idle.
                 self._connection.execute("SET idle_in_transaction_session_timeout = 0")
                 self.ticket = take_ticket(self._connection, [self.selection], adopted)
+                if adopted and was_written_anew(self._connection, table):  # of what is there by now, all is converged
+                    self._connection.execute("ROLLBACK")
+                    self.ticket = take_ticket(self._connection, [self.selection])
                 self._cut = _cut(self._connection, self.selection, options)
         except BaseException:
             self._connection.close()
@@ -123,14 +121,39 @@ class Seed:
         self._connection.close()
 
 
+def _selection(options: SourceOptions, settings: ConnectionSettings) -> Selection:
+    """What is read of the table; refuses one that cannot be seeded."""
+    (table,) = options.tables
+    with open_sql(settings) as connection:
+        info = catalog.read_tables(connection, [table]).get(table)
+        if info is None:
+            raise ConfigError(f"table {table} does not exist in the database", hint="Check its schema and spelling.")
+        snapshot.require_identity(info)
+        sent = carried(info, read_publication(connection, options.publication))
+        return select(connection, SnapshotQuery(table, tuple(column.name for column in sent)))
+
+
 def make_slot(options: SourceOptions, settings: ConnectionSettings) -> tuple[Lsn, Seed]:
-    """Make the slot, and hold the snapshot of the moment at which it starts."""
+    """Make the slot, and hold the snapshot of the moment at which it starts; without that, there is no slot either."""
+    _selection(options, settings)  # what is plain to see is refused before
     with replication.connect(settings) as client:
         lsn, name = slot.create_exporting(
             client.connection, options.slot, failover=options.failover,
             on_wait=lambda: tell_who_blocks(settings, options.slot),
         )  # fmt: skip
-        return lsn, Seed(options, settings, adopted=name)
+        try:
+            return lsn, Seed(options, settings, adopted=name)
+        except BaseException:
+            _drop(options.slot, settings)
+            raise
+
+
+def _drop(name: str, settings: ConnectionSettings) -> None:
+    try:
+        with open_sql(settings) as connection:
+            slot.drop(connection, name)
+    except PenstockError as error:
+        log.warning("slot %s stays behind, which nobody reads: %s", name, error.message)
 
 
 def read_chunk(partition: ChunkPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:

@@ -9,9 +9,10 @@ Deliberately not: deciding what has to be seeded (the plan and a TRUNCATE do).
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +21,7 @@ from penstock.engine import batch, quarantine
 from penstock.engine.batch import Tally
 from penstock.engine.policy import Backoff
 from penstock.engine.state import Chunk, Seed
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import PASSING, PenstockError
 from penstock.model import Lsn
 from penstock.spark import spread
 
@@ -33,6 +34,14 @@ _T = TypeVar("_T")
 # Chunks that are dealt out at once: enough to keep tasks busy, few enough that little is done twice.
 _WAVE = 32
 _LOOK_S = 0.2
+
+
+def _waves(chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
+    """The chunks as they are dealt out: in equal parts for all who work on them, so that all end at the same time."""
+    rounds = -(-len(chunks) // (_WAVE * batch.IN_FLIGHT))
+    count = min(rounds * batch.IN_FLIGHT, len(chunks))
+    for at in range(count):
+        yield chunks[len(chunks) * at // count : len(chunks) * (at + 1) // count]
 
 
 @dataclass
@@ -61,6 +70,8 @@ class Seeder:
             pass
         while not self._is_stopping():
             self.wanted.clear()
+            if self.pipeline.is_torn:
+                self.pipeline.reopen()
             self._step(self.pipeline.succession.begin)
             if self._plan is not ensured:
                 ensured = self._plan
@@ -85,7 +96,7 @@ class Seeder:
         try:
             return self._retrying(act)
         except PenstockError as error:
-            if isinstance(error, RetryableError) or not self.pipeline.stop_indexes(self._plan.misfits(True)):
+            if isinstance(error, PASSING) or not self.pipeline.stop_indexes(self._plan.misfits(True)):
                 raise
             return None
 
@@ -95,7 +106,7 @@ class Seeder:
         while True:
             try:
                 return act()
-            except RetryableError as error:
+            except PASSING as error:
                 wait_s = backoff.next_s()
                 log.warning("seeding waits for %.1f s: %s", wait_s, error)
                 if self.pipeline.stopping.wait(wait_s):
@@ -111,7 +122,7 @@ class Seeder:
     def begin(self, index: str, names: Sequence[str], version: Lsn, *, sweeps: bool = False) -> None:
         """A new seed of the index, in place of any other. Quick: it is cut when its turn comes, live does not wait."""
         seed = Seed(index, self._identity(index, names), tuple(sorted(names)), version, sweeps=sweeps)
-        self.pipeline.state.begin_seed(seed)
+        self.pipeline.report.seeding(self.pipeline.state.begin_seed(seed))
         self.wanted.set()
 
     def _ensure(self, index: str) -> None:
@@ -123,7 +134,8 @@ class Seeder:
         if found and lacking <= set(found.sinks) <= held and found.identity == self._identity(index, found.sinks):
             return
         if names := lacking | (held & set(found.sinks) if found else set()):
-            self.begin(index, sorted(names), max(self._plan.confirmed(), found.version if found else Lsn.ZERO))
+            with self.pipeline.boundary() as version:
+                self.begin(index, sorted(names), max(version, found.version if found else Lsn.ZERO))
         elif found:
             self.pipeline.state.end_seed(found)
 
@@ -133,12 +145,15 @@ class Seeder:
         if seed is None or index not in self._plan.parts.sinks:
             self.pipeline.succession.settle(index)
             self.pipeline.report.live([index])
+            if begun := self.pipeline.state.seed(index):  # by a TRUNCATE, just now
+                self.pipeline.report.seeding(begun)
             return False
         if not set(seed.sinks) <= {sink.name for sink in self._plan.parts.sinks[index]}:
             self._ensure(index)  # a sink was left behind
             return True
         if seed.identity != self._identity(index, seed.sinks):
-            self.begin(index, seed.sinks, max(self._plan.confirmed(), seed.version))  # a generation is gone
+            with self.pipeline.boundary() as version:  # a generation is gone
+                self.begin(index, seed.sinks, max(version, seed.version))
             return True
         if seed.total == 1 and not seed.done:
             seed = self.pipeline.state.cut_seed(seed, self._plan.cuts(index))
@@ -156,7 +171,7 @@ class Seeder:
     def _fill_all(self, seed: Seed, sinks: Sequence[Sink]) -> None:
         """Every chunk that is left, noted down wave by wave; ends early where the seed is no longer under way."""
         left = self.pipeline.state.chunks_left(seed.index)
-        waves = (left[at : at + _WAVE] for at in range(0, len(left), _WAVE) if not self._is_stopping())
+        waves = itertools.takewhile(lambda _: not self._is_stopping(), _waves(left))
 
         def fill(wave: Sequence[Chunk]) -> tuple[Sequence[Chunk], Tally]:
             return wave, self._fill(seed, wave, sinks)
@@ -180,27 +195,30 @@ class Seeder:
     def _fill(self, seed: Seed, wave: Sequence[Chunk], sinks: Sequence[Sink]) -> Tally:
         shared = [sink for sink in sinks if sink.shared]
         single = [sink for sink in sinks if not sink.shared]
-        tally = Tally()
+        tally, aside = Tally(), self.pipeline.state.aside()
         if shared:
+            self._plan.parts.claim()
             opener = self._plan.opener(sorted(sink.name for sink in shared))
             tasks = max(1, self._plan.connections.seeds // batch.IN_FLIGHT)
-            tally = spread.seed(self.pipeline.spark, seed.index, wave, opener, seed.version, tasks)
+            filling = spread.Filling(seed.index, seed.version, aside)
+            tally = spread.seed(self.pipeline.spark, filling, wave, opener, tasks)
         if single:
-            parts = replace(self._plan.parts, sinks={seed.index: single})
+            parts = replace(self._plan.parts, sinks={seed.index: single}, aside=aside)
             own = batch.seeded(parts, seed.index, [(chunk.after, chunk.upto) for chunk in wave], seed.version)
             tally = tally.beside(own) if shared else own
-        self.pipeline.judge(tally)
+        self.pipeline.judge(tally, seed.version)
         return tally
 
     def _complete(self, seed: Seed, sinks: Sequence[Sink]) -> None:
         """What live deleted meanwhile is looked at once more; then the seed counts."""
         state = self.pipeline.state
-        parts = replace(self._plan.parts, sinks={seed.index: sinks})
+        parts = replace(self._plan.parts, sinks={seed.index: sinks}, aside=state.aside())
         chunks = ((seed.index, keys) for keys in state.gone(seed.index))
         version = Lsn(max(seed.version, self.pipeline.report.end))
-        self.pipeline.judge(batch.delivered(parts, chunks, version))
+        self.pipeline.judge(batch.delivered(parts, chunks, version), version)
 
         def show() -> bool:
+            parts.claim()
             if not self._is_under_way(seed):
                 return False
             for sink in sinks:

@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.spark import settings
 from penstock.spark.java import archive_options, find_java, home_for_spark
@@ -61,10 +61,23 @@ def session(
     if SparkContext._active_spark_context is None and not _is_made_elsewhere(conf or {}):
         chosen: dict[str, bool | float | int | str | None] = {**_prepare(master, conf or {})}
         with _stderr_to(log_file) if log_file else nullcontext():
-            return builder.config(map=chosen).getOrCreate()
+            made = builder.config(map=chosen).getOrCreate()
+        if settings.LOCAL_FOLDER in os.environ:
+            _show_running()
+        return made
     found = SparkSession.getActiveSession() or builder.getOrCreate()
     advise(found)
     return found
+
+
+def _show_running() -> None:
+    """Leave the sign by which readers know that the session which they are of runs its tasks here."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    sign = _folder() / settings.RUNNING
+    sign.unlink(missing_ok=True)
+    sign.symlink_to(jvm.org.apache.spark.SparkFiles.getRootDirectory())
 
 
 @contextmanager

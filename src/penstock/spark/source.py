@@ -12,8 +12,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from penstock.errors import ConfigError
 from penstock.model import QualifiedTable
 from penstock.postgres import catalog
-from penstock.postgres.catalog import TableInfo
+from penstock.postgres.catalog import ColumnInfo
 from penstock.postgres.connection import open_sql
+from penstock.postgres.observation import carried
+from penstock.postgres.publication_catalog import read_publication
 from penstock.spark.batch import snapshot_reader, snapshot_type
 from penstock.spark.options import SourceOptions
 from penstock.spark.reader import ChangeReader
@@ -29,14 +31,14 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> spark.StructType:
-        """The columns; a stream and a batch read of the same table differ by what is added to changes."""
+        """The columns: all of the table in a batch read; those that are published, and what is added, in a stream."""
         options = SourceOptions.parse(self.options)
         if options.slot and options.mode == "keys":
             return KEYS
         if options.slot and options.many:
             return MANY
         if options.slot:
-            return changes_type(self._table(options).columns, options.json_columns)
+            return changes_type(self._sent(options), options.json_columns)
         return snapshot_type(options.for_batch())
 
     def reader(self, schema: spark.StructType) -> DataSourceReader:
@@ -48,13 +50,14 @@ class PenstockSource(DataSource):
         return ChangeReader(SourceOptions.parse(self.options).for_stream(), schema)
 
     @staticmethod
-    def _table(options: SourceOptions) -> TableInfo:
+    def _sent(options: SourceOptions) -> tuple[ColumnInfo, ...]:
         (table,) = _one(options.tables)
         with open_sql(options.settings()) as connection:
             found = catalog.read_tables(connection, [table])
+            published = read_publication(connection, options.publication)
         if table not in found:
             raise ConfigError(f"table {table} does not exist in the database", hint="Check its schema and spelling.")
-        return found[table]
+        return carried(found[table], published)
 
 
 def _one(tables: tuple[QualifiedTable, ...]) -> tuple[QualifiedTable]:

@@ -24,6 +24,7 @@ from penstock.engine.batch import Parts, Tally, delivered, resolved, seeded, set
 from penstock.engine.state import Chunk
 from penstock.model import Lsn
 from penstock.spark.failures import telling
+from penstock.spark.workers import spare_the_collector
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +67,9 @@ class Opener:
 
 @functools.lru_cache(maxsize=2)
 def _opened(token: str, opener: Opener) -> Parts:
-    return opener.open(*opener.arguments)
+    parts = opener.open(*opener.arguments)
+    spare_the_collector()
+    return parts
 
 
 class Shares(NamedTuple):
@@ -134,12 +137,20 @@ def warm_up(spark: Session, opener: Opener, tasks: int) -> None:
         spark.range(0, tasks, 1, tasks).mapInArrow(functools.partial(_open, opener), _TALLY_SQL).toArrow()
 
 
-def seed(spark: Session, index: str, chunks: Sequence[Chunk], opener: Opener, version: Lsn, most: int) -> Tally:
+class Filling(NamedTuple):
+    """A seed as tasks know it: of which index, at which version, and what is in quarantine, as `Parts` has it."""
+
+    index: str  # type: ignore[assignment]  # hides tuple.index, which nobody asks for here
+    version: Lsn
+    aside: frozenset[tuple[str, str]]
+
+
+def seed(spark: Session, filling: Filling, chunks: Sequence[Chunk], opener: Opener, most: int) -> Tally:
     """Build and write some chunks of an index, in at most so many tasks: each keeps some in flight."""
     tasks = min(len(chunks), most)
     shares = [chunks[at::tasks] for at in range(tasks)]
     numbers = spark.range(0, tasks, 1, tasks)
-    return _gathered(numbers.mapInArrow(functools.partial(_seed, opener, index, version, shares), _TALLY_SQL))
+    return _gathered(numbers.mapInArrow(functools.partial(_seed, opener, filling, shares), _TALLY_SQL))
 
 
 def _resolve(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -198,12 +209,12 @@ def _open(opener: Opener, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def _seed(
-    opener: Opener, index: str, version: Lsn, shares: Sequence[Sequence[Chunk]], batches: Iterator[pa.RecordBatch]
+    opener: Opener, filling: Filling, shares: Sequence[Sequence[Chunk]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
         ranges = [(chunk.after, chunk.upto) for chunk in shares[number]]
         with opener.parts() as parts:
-            tally = seeded(parts, index, ranges, version)
+            tally = seeded(replace(parts, aside=filling.aside), filling.index, ranges, filling.version)
         yield _told(tally)
 
 

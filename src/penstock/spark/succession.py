@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock import failpoints
 from penstock.contracts import Sink
-from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
+from penstock.errors import PASSING, ConfigError, OperatorError, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +88,7 @@ class Succession:
                 self._begun.add(index)
                 self.pipeline.report.rebuilding(index, "under way")
                 log.info("index %s is built anew beside the one that readers see", index)
-            except RetryableError:
+            except PASSING:
                 raise
             except PenstockError as error:
                 self.pipeline.report.rebuilding(index, "", error.message)

@@ -1,14 +1,17 @@
 """The tables of a query: what its tasks need to know of them, kept true while the stream goes on.
 
-Rows stream under the name of the table that holds them: the one that was asked for, or a partition of it, which may be
-younger than the query. Guarantees: no row of a table that was asked for is taken for somebody else's, also one of a
-partition that was attached meanwhile; a table that was renamed, or whose columns are not those that the query was
-planned with, is a clear stop before any of its rows is handed on. A restart adopts the new shape. A table that others
-inherit from is refused unless they are asked for, too.
+Rows stream under the name that the table which holds them had when they were written: the one that was asked for, or a
+partition of it, which may be younger than the query, or gone by now. A table is told by its oid, then by its name.
+Guarantees: no row of a table that was asked for is taken for somebody else's, also one of a partition that was made,
+attached, renamed, detached or dropped while the query ran; a table that was renamed or dropped, or whose columns are
+not those that the query was planned with, is a clear stop before any of its rows is handed on. A restart adopts the new
+shape. A table that others inherit from is refused unless they are asked for, too. Not known, and a warning: whether a
+table that was gone before the query started was a partition.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +21,24 @@ from penstock.errors import ConfigError, OperatorError
 from penstock.model import QualifiedTable
 from penstock.postgres import catalog
 from penstock.postgres.catalog import IdentityKind, TableInfo, TableKind
-from penstock.postgres.connection import ConnectionSettings, open_sql
+from penstock.postgres.connection import ConnectionSettings, open_sql, translating
+from penstock.postgres.observation import carried
 from penstock.postgres.pgoutput import Relation
+from penstock.postgres.publication_catalog import read_publication
 from penstock.spark.options import SourceOptions
 from penstock.spark.schema import ADDED_NAMES, TypedColumn, table_type
 
+log = logging.getLogger(__name__)
+
 Tables = Mapping[QualifiedTable, TableInfo]
+
+_ADOPT = "Restart the query: it adopts the table's new columns."
+_RENAME = "Restart the query with the name that the table has now, or rename it back."
+_LEAVE_OUT = "Restart the query without the table."
+_NAME = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,10 @@ class ReadPlan:
 
 
 class TableWatch:
-    """Reads the catalog at the start, and again when the stream brings something that is not known."""
+    """Reads the catalog at the start, and again when the stream brings something that is not known.
+
+    What was known once stays known: rows of what is gone may still be on their way.
+    """
 
     def __init__(self, settings: ConnectionSettings, options: SourceOptions, schema: spark.StructType) -> None:
         self._settings = settings
@@ -50,26 +68,54 @@ class TableWatch:
         one_shape = options.mode == "rows" and not options.many
         self._expected = spark.StructType(own) if one_shape else None
         self._met: set[Relation] = set()
+        self._found: dict[QualifiedTable, TableInfo] = {}  # by each name that rows stream under
+        self._names: dict[QualifiedTable, QualifiedTable] = {}  # as in the plan
+        self._oids: dict[int, QualifiedTable] = {}  # what a table was called when it was last seen
         self._read()
 
     def meet(self, relations: Iterable[Relation]) -> None:
         """See the tables that a batch's rows belong to, as the stream describes them."""
         fresh = [relation for relation in relations if relation not in self._met]
-        if fresh and self._partitioned and any(relation.table not in self.plan.names for relation in fresh):
+        if any(self._is_news(relation) for relation in fresh):
             self._read()
         for relation in fresh:
-            if relation.table in self.plan.names:
+            if self._is_ours(relation):
                 self._require_shape(relation)
-            elif relation.oid in self._oids:
-                raise _altered(self._oids[relation.oid], f"it is {relation.table} now")
             elif self._partitioned:
+                self._pass_over(relation)
                 continue  # somebody else's; but it may be attached later
             self._met.add(relation)
+
+    def _is_news(self, relation: Relation) -> bool:
+        if relation.oid in self._oids:
+            return relation.table not in self._names
+        return self._partitioned
+
+    def _is_ours(self, relation: Relation) -> bool:
+        """Whether the rows are of a table that was asked for; from now on they are known by this name, too."""
+        table, name = relation.table, self._oids.get(relation.oid)
+        if name is None and table in self._options.tables:  # dropped and made again
+            self._oids[relation.oid] = table
+        elif name is None and table in self._names:
+            raise _altered(self._names[table], f"{table} is the name of another table now")
+        elif name is not None and table not in self._names:  # the name that it had when they were written
+            self._names[table], self._found[table] = self._names[name], self._found[name]
+            self.plan = _plan(self._names, self._found, self._options)
+        return table in self._names
+
+    def _pass_over(self, relation: Relation) -> None:
+        if relation.table not in self._published:
+            log.warning(
+                "rows of table %s are left out: it is not in the publication any more. If it was a partition of a "
+                "table that is asked for when they were written, they are lost to this query", relation.table,
+            )  # fmt: skip
 
     def _read(self) -> None:
         options = self._options
         with open_sql(self._settings) as connection:
+            published = read_publication(connection, options.publication)
             asked = catalog.read_tables(connection, options.tables)
+            self._require_all(connection, asked)
             leaves = [leaf for info in asked.values() for leaf in info.partitions]
             found = asked | catalog.read_tables(connection, leaves)
         names = {leaf: table for table, info in asked.items() for leaf in (table, *info.partitions) if leaf in found}
@@ -77,18 +123,33 @@ class TableWatch:
             _require_heirs(asked)
         if options.preimage:
             _require_whole_rows([found[table] for table in names])
-        self.plan = _plan(names, found, options)
-        self._asked = asked
-        self._oids = {found[table].oid: table for table in names}
+        self._names |= names
+        self._found |= {table: found[table] for table in names}
+        self._oids |= {found[table].oid: table for table in names}
+        self.plan = _plan(self._names, self._found, options)
+        self._sent = {table: carried(info, published) for table, info in asked.items()}
+        self._published = published.published if published else {}
         self._partitioned = any(info.kind is TableKind.PARTITIONED for info in asked.values())
+
+    def _require_all(self, connection: catalog.SqlConnection, asked: Tables) -> None:
+        """Every table that was asked for is there, and none that was read has another name now."""
+        for table in self._options.tables:
+            before, now = self._found.get(table), asked.get(table)
+            if now and (before is None or before.oid == now.oid):
+                continue
+            with translating("reading the catalog"):
+                named = connection.execute(_NAME, [before.oid]).fetchone() if before else None
+            if named:
+                raise _altered(table, f"it is {QualifiedTable(*named)} now", _RENAME)
+            if now is None:
+                raise _altered(table, "it was dropped", _LEAVE_OUT)
 
     def _require_shape(self, relation: Relation) -> None:
         """Rows of another shape are old ones only if the query's columns are those that the table has now."""
         if self._expected is None or _shape(relation.columns, self._options) == _fields(self._expected):
             return
         self._read()
-        table = self.plan.names.get(relation.table)
-        if table is None or _shape(self._asked[table].columns, self._options) != _fields(self._expected):
+        if _shape(self._sent[self._names[relation.table]], self._options) != _fields(self._expected):
             raise _altered(relation.table, "its columns are not those that the query started with")
 
 
@@ -133,8 +194,8 @@ def _fields(struct: spark.StructType) -> set[tuple[str, str]]:
     return {(field.name, field.dataType.simpleString()) for field in struct}
 
 
-def _altered(table: QualifiedTable, what: str) -> OperatorError:
+def _altered(table: QualifiedTable, what: str, way_on: str = _ADOPT) -> OperatorError:
     return OperatorError(
         f"table {table} was altered while the query ran: {what}",
-        hint="Restart the query: it adopts the table's new columns. Nothing was acknowledged beyond the last batch.",
+        hint=f"{way_on} Nothing was acknowledged beyond the last batch.",
     )
