@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from penstock.cli import options
 from penstock.cli.failure import ACT
@@ -51,7 +50,7 @@ def check(indexes: tuple[str, ...], offline: bool, sql: bool, json: bool, **more
     """
     from penstock.config.file import read_deployment
 
-    if not sql and _was_typed("role"):
+    if not sql and options.was_typed("role"):
         raise ConfigError("--role is whom the script of --sql is for", hint="Add --sql, or leave it out.")
     if sql and offline:
         raise ConfigError("--sql needs the database, and --offline forbids to ask it", hint="Leave one of them out.")
@@ -66,11 +65,6 @@ def check(indexes: tuple[str, ...], offline: bool, sql: bool, json: bool, **more
         return 0
     _show(deployment, schemas, _strictly(report) if more["strict"] else report, json)
     return ACT if report.worst == "error" or (more["strict"] and report.worst == "warning") else 0
-
-
-def _was_typed(name: str) -> bool:
-    """Whether a flag was given here; what its variable says is said to every command."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def chosen(deployment: Deployment, names: Sequence[str]) -> list[DocumentSchema]:

@@ -12,7 +12,7 @@ import click
 
 from penstock.cli.ending import Ending
 from penstock.cli.failure import ACT
-from penstock.cli.options import SectionedCommand, as_json, logged, option
+from penstock.cli.options import Number, SectionedCommand, as_json, logged, option
 from penstock.cli.output import print_json, print_table
 from penstock.errors import PenstockError
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @click.command(cls=SectionedCommand, short_help="Search indexes that follow an embedded Postgres, live.")
 @option(
-    "--seconds", type=click.FloatRange(min=0), also_envvar="DEMO_SECONDS", metavar="N",
+    "--seconds", type=Number(min=0), also_envvar="DEMO_SECONDS", metavar="N",
     help="End after N seconds of changes (also DEMO_SECONDS). Without it: at Ctrl-C.",
 )  # fmt: skip
 @option(
-    "--rate", type=click.FloatRange(min=1), default=100.0, show_default=True, metavar="N",
+    "--rate", type=Number(min=1), default=100.0, show_default=True, metavar="N",
     help="Transactions a second, about.",
 )  # fmt: skip
 @option("--seed", type=int, default=0, show_default=True, help="The same seed plans the same transactions.")

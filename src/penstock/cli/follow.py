@@ -20,7 +20,7 @@ from penstock.cli import options
 from penstock.cli.ending import Ending
 from penstock.cli.options import SectionedCommand, as_json, connected, option, table_names
 from penstock.cli.output import print_json, size_of
-from penstock.errors import ConfigError
+from penstock.errors import PASSING, ConfigError
 from penstock.model import Lsn, QualifiedTable, ReplicationConfig, visible
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class FollowOptions(TypedDict):
     help="Follow changes; or read the table once, or again and again, without slot and publication.",
 )  # fmt: skip
 @option(
-    "--every", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
+    "--every", type=options.Number(min=0), default=60.0, show_default=True, metavar="SECONDS",
     help="How often to read the table with --refresh periodic.",
 )  # fmt: skip
 @option("--fresh", is_flag=True, help="Begin with a new snapshot, whatever was saved.")
@@ -103,8 +103,11 @@ def follow(settings: ConnectionSettings, tables: set[QualifiedTable], **said: Un
         ending.when_requested(end)
         teller = _Teller(capture, views, said["json"], said["once"], stop)
         keep_current(views, stop, after_each=teller.tell)
+        was_there = capture is not None and capture.origin is not None
     if capture and not said["json"]:
-        click.echo(f"Stopped. Slot {said['slot']} holds WAL for the saved copies until the next run.", err=True)
+        stays = f"Slot {said['slot']} holds WAL for the saved copies until the next run."
+        nothing = "The server was not reached, and nothing was made there."
+        click.echo(f"Stopped. {stays if was_there else nothing}", err=True)
     return ending.exit_code
 
 
@@ -191,7 +194,10 @@ class _Teller:
 
     def _print(self, view: ReferenceView) -> None:
         status = view.status()
-        lag = self._capture.lag() if self._capture else None
+        try:
+            lag = self._capture.lag() if self._capture else None
+        except PASSING:
+            lag = None  # whoever needs the server tells of it
         place = status.position.lsn if status.position else None
         told: dict[str, Any] = {
             "table": str(status.table), "rows": status.rows, "position": place, "lag_bytes": lag, "age_s": status.age_s,

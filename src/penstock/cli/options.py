@@ -11,12 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from penstock import logs
 from penstock.cli.failure import USAGE
@@ -37,6 +39,16 @@ class _Several(click.types.StringParamType):
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [one.strip() for one in re.split(r"[;\n]", rv) if one.strip()]
+
+
+class Number(click.FloatRange):
+    """A number that something may be counted or waited for by: not NaN, which is below no limit, and no infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a number of anything.", param, ctx)
+        return found
 
 
 def option(flag: str, *, only: str = "", also_envvar: str | None = None, **settings: Any) -> Callable[[_F], _F]:
@@ -184,6 +196,11 @@ def settings(context: click.Context, parameter: click.Parameter, value: tuple[st
     if wrong := [text for text in value if "=" not in text.strip("=")]:
         raise click.BadParameter(f"{wrong[0]!r} is not of the form NAME=VALUE")
     return dict(text.split("=", 1) for text in value)
+
+
+def was_typed(name: str) -> bool:
+    """Whether a flag was given to this command; what its variable says is said to every command."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def new_slot_name(context: click.Context, parameter: click.Parameter, value: str) -> str:

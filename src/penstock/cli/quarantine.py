@@ -17,12 +17,13 @@ from penstock.cli.check import chosen
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, confirm, logged, show_help, yes
 from penstock.cli.output import print_json, print_table
+from penstock.errors import ConfigError
 from penstock.model import visible
 
 if TYPE_CHECKING:
     from penstock.engine.state import Entry
 
-_which = click.argument("ids", nargs=-1, metavar="[ID]…")
+_which = click.argument("ids", nargs=-1, metavar="[ID]...")
 
 
 @click.group(invoke_without_command=True)
@@ -87,14 +88,23 @@ def replay(index: str | None, ids: tuple[str, ...], config: str | None, json: bo
 
     folder = _folder(config, index)
     told = {"taken": 0, "rejected": 0}
+    skipped: dict[str, str] = {}
     for name, some in _portions(list(parts.look(folder, index or "", ids)), parts.AT_ONCE):
-        for outcome, count in parts.replay(folder, name, some).items():
+        try:
+            outcomes = {} if name in skipped else parts.replay(folder, name, some)
+        except ConfigError as error:
+            if index:
+                raise
+            skipped[name], outcomes = error.message, {}
+        for outcome, count in outcomes.items():
             told[outcome] += count
     if json:
-        print_json(told)
+        print_json({**told, "skipped": skipped})
     else:
         click.echo(f"{told['taken']} taken, {told['rejected']} rejected again.")
-    return ACT if told["rejected"] else 0
+        for reason in skipped.values():
+            click.echo(f"Left out: {visible(reason)}.", err=True)
+    return ACT if told["rejected"] or skipped else 0
 
 
 @quarantine.command(cls=SectionedCommand, short_help="Forget documents in quarantine.")

@@ -19,7 +19,7 @@ from penstock.cli.check import chosen
 from penstock.cli.failure import ACT
 from penstock.cli.options import SectionedCommand, as_json, logged, option
 from penstock.cli.output import print_json, print_table
-from penstock.errors import OperatorError
+from penstock.errors import ConfigError, OperatorError
 from penstock.model import visible
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _POLL_S = 0.5
 
 
 @click.command(cls=SectionedCommand, short_help="Compare the sinks with the database, and mend them.")
-@click.argument("index", nargs=-1, metavar="[INDEX]…")
+@click.argument("index", nargs=-1, metavar="[INDEX]...")
 @option("--repair", is_flag=True, help="Mend what differs: documents are built anew and written.")
 @options.config
 @as_json
@@ -46,6 +46,7 @@ def reconcile(index: tuple[str, ...], repair: bool, config: str | None, json: bo
 
     deployment = read_deployment(config)
     chosen(deployment, index)
+    _require_enabled(deployment, index)
     told = _reconcile(deployment, index, repair, _teller(json))
     if json:
         print_json(told)
@@ -54,6 +55,15 @@ def reconcile(index: tuple[str, ...], repair: bool, config: str | None, json: bo
     if told["error"]:
         raise OperatorError(told["error"])
     return ACT if any(one["left"] for one in told["comparisons"]) else 0
+
+
+def _require_enabled(deployment: Deployment, indexes: Sequence[str]) -> None:
+    enabled = {one.name for one in deployment.enabled}
+    if idle := [name for name in indexes if name not in enabled]:
+        raise ConfigError(
+            f"index {idle[0]} is disabled in the deployment: nothing keeps it current, so there is nothing to compare",
+            hint="Take enabled = false out: the next penstock run seeds it.",
+        )
 
 
 def _reconcile(deployment: Deployment, indexes: Sequence[str], repair: bool, tell: Callable[[Any], None]) -> Any:

@@ -28,7 +28,9 @@ Each flag has a variable of the same name, and the flag wins; where commands mea
 (`tail --limit`, `search --limit`), the command's name stands in the variable (`PENSTOCK_TAIL_LIMIT`). What
 neither says about the server is taken from the URL, then the service file, then the `PG*` variables, as psql does.
 There is no flag for a password: it would show in the process list. A flag that may be given several times
-(`run --conf`, `init --table`) has its values in the variable each on a line of its own, or parted by semicolons.
+(`run --conf`, `init --table`, `follow --key`) has its values in the variable each on a line of its own, or parted
+by semicolons. A flag without a value (`--json`, `--yes`) is on where its variable is 1, true, yes or on, and off
+where that is 0, false, no, off or empty.
 
 `--json` answers with JSON on stdout: an object; for lists (`slots list`, `quarantine list|show`, `search`) an
 array; for `tail` and `follow` one object a line. `sample` and `schema` print JSON in any case. Errors are then an
@@ -79,7 +81,8 @@ def _describe(path: str, command: click.Command) -> str:
     usage = " ".join([path, *arguments, "[OPTIONS]"])
     text = inspect.cleandoc(command.help or "")
     below = f"And the flags for {' and '.join(kinds)}.\n" if kinds else ""
-    return f"## {path}\n\n    {usage}\n\n{text}\n\n{_table(own)}\n{below}"
+    table = f"{_table(own)}\n" if own else ""
+    return f"## {path}\n\n    {usage}\n\n{text}\n\n{table}{below}"
 
 
 def _argument(argument: click.Argument) -> str:

@@ -78,9 +78,11 @@ def _progress(index: str, *, quiet: bool) -> Iterator[Callable[[dict[str, Any]],
         yield lambda told: None
         return
     from rich.console import Console
+    from rich.markup import escape
 
-    with Console(stderr=True).status(f"{index} …") as status:
-        yield lambda told: status.update(f"{index}: {_how_far(told)} …")
+    name = escape(index)
+    with Console(stderr=True).status(f"{name} …") as status:
+        yield lambda told: status.update(f"{name}: {escape(_how_far(told))} …")
 
 
 def _how_far(told: dict[str, Any]) -> str:

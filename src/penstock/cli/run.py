@@ -68,7 +68,7 @@ def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str,
     folder = tempfile.mkdtemp(prefix="penstock-run-")
     try:
         with Ending() as ending:
-            pipeline = _start(prepared, spark, "" if spread else os.path.join(folder, "batches.sock"))
+            pipeline = _start(prepared, spark, os.path.join(folder, "batches.sock"), spread)
             ending.when_requested(pipeline.stop)
             control = Control(state, watching.attach(prepared, pipeline, commands(prepared, pipeline)))
             _tell_where(state, watching.page)
@@ -92,18 +92,21 @@ def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str,
 
 
 def _read(config: str | None, locked: str | None) -> Deployment:
+    """By either flag; the one that was typed wins over a variable that stands for the other."""
+    if config and locked:
+        if options.was_typed("config") == options.was_typed("locked"):
+            raise ConfigError("--locked and --config both name the deployment", hint="Leave one of them out.")
+        locked = locked if options.was_typed("locked") else None
     if locked:
         from penstock.config.lock import read_lock
 
-        if config:
-            raise ConfigError("--locked and --config both name the deployment", hint="Leave one of them out.")
         return read_lock(Path(locked))
     from penstock.config.file import read_deployment
 
     return read_deployment(config)
 
 
-def _start(prepared: Prepared, where: tuple[str, dict[str, str]], socket: str) -> Pipeline:
+def _start(prepared: Prepared, where: tuple[str, dict[str, str]], socket: str, spread: bool) -> Pipeline:
     from penstock.app.running import pipeline
     from penstock.spark import session
     from penstock.spark.session import LOG_FILE
@@ -115,7 +118,7 @@ def _start(prepared: Prepared, where: tuple[str, dict[str, str]], socket: str) -
     def spark() -> Session:
         return session("penstock", master=master, conf={**ENGINE_DRIVER, **conf}, log_file=log_file)
 
-    return pipeline(prepared, spark, socket, one_machine=master.startswith("local"))
+    return pipeline(prepared, spark, socket, spread=spread, one_machine=master.startswith("local"))
 
 
 def _show(pipeline: Pipeline) -> None:
@@ -136,10 +139,15 @@ def _tell_where(state: Path, page: str) -> None:
     """Where the page is; a link into it only where a person looks, since what is printed elsewhere is kept."""
     from penstock.app.watching import page_link
 
-    if page and sys.stderr.isatty():
-        click.echo(f"The page: {page_link(state, page)} (this link lets one browser in, once)", err=True)
-    elif page:
-        click.echo(f"The page: {page} (penstock status prints a link into it)", err=True)
+    if not page:
+        return
+    said = "penstock status prints a link into it"
+    if sys.stderr.isatty():
+        try:
+            page, said = page_link(state, page), "this link lets one browser in, once"
+        except PenstockError as error:  # which is no reason not to run
+            said = f"no link into it: {error.message}"
+    click.echo(f"The page: {page} ({said})", err=True)
 
 
 def _tell_what_stays(deployment: Deployment) -> None:

@@ -51,19 +51,23 @@ class Display:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
         )  # fmt: skip
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            tasks = {name: progress.add_task(name, total=None, note="") for name in self._report.indexes}
+            tasks: dict[str, TaskID] = {}
             while not done.wait(_TERMINAL_EVERY_S):
                 self._draw(progress, tasks)
 
     def _draw(self, progress: Progress, tasks: dict[str, TaskID]) -> None:
         told = self._report.told()
         for name, one in told["indexes"].items():
+            if name not in tasks:  # one that is stopped may be told of later than the others
+                tasks[name] = progress.add_task(name, total=None, note="")
             note = f"{one['phase']}: {one['seeded']} seeded, {one['written']} written, {one['deleted']} deleted"
-            progress.update(tasks[name], total=one["chunks"] or 1, completed=one["chunks_done"] or 0, note=note)
+            total = one["chunks"] or 1  # none in this run, where it was complete before
+            done = total if one["phase"] == "live" else one["chunks_done"]
+            progress.update(tasks[name], total=total, completed=done, note=note)
 
 
 def _index_line(name: str, one: dict[str, object]) -> str:

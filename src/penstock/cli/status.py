@@ -10,7 +10,7 @@ import click
 from penstock.cli import options
 from penstock.cli.options import SectionedCommand, as_json, logged
 from penstock.cli.output import print_json, print_table, size_of
-from penstock.errors import OperatorError
+from penstock.errors import PenstockError
 
 
 @click.command(cls=SectionedCommand, short_help="How far a running deployment is.")
@@ -60,7 +60,7 @@ def _tell_page(state: Path, page: str) -> None:
 
     try:
         click.echo(f"The page: {page_link(state, page)} (this link lets one browser in, once)")
-    except OperatorError as error:
+    except PenstockError as error:
         click.echo(f"The page: {page} (no link into it: {error.message})")
 
 

@@ -47,7 +47,7 @@ class TailOptions(TypedDict):
 @option("--rows", is_flag=True, help="Show every column. Without it: those that identify a row, and foreign keys.")
 @option("--limit", only="tail", type=click.IntRange(min=1), metavar="N", help="End after N changes.")
 @option(
-    "--wait", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
+    "--wait", type=options.Number(min=0), default=10.0, show_default=True, metavar="SECONDS",
     help="How long to wait for a slot that somebody else reads.",
 )  # fmt: skip
 @as_json

@@ -41,7 +41,8 @@ too. Aliases work; merge keys (`<<`), tags and several documents in a file do no
 A secret is a text, or `{ env = "NAME" }`. It is looked up in the process that connects, in this order: the variable
 that the file names (not set is an error) > the variable reserved for it > the text in the file. Reserved are
 `DATABASE_URL` for the source and, for a sink of type `opensearch` or `elasticsearch`, `<SINK>_<TYPE>_URL`,
-`…_USERNAME`, `…_PASSWORD` and `…_API_KEY`, the sink's name and type in upper case: `SEARCH_OPENSEARCH_PASSWORD`.
+`…_USERNAME`, `…_PASSWORD` and `…_API_KEY`, the sink's name and type in upper case, with `_` for `-`:
+`SEARCH_OPENSEARCH_PASSWORD`, and for a sink named `my-search`, `MY_SEARCH_OPENSEARCH_PASSWORD`.
 
 A secret shows in no log, error or plan. One that is a text in the file stays in the process that read it: where other
 processes need it, or a lock file is made, name a variable. A URL is secret where a password is in it. See

@@ -32,18 +32,20 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A text of a certain form."""
+    """A text of a certain form; `lower` says that no letter of any script may be a capital, which the form cannot."""
 
     pattern: str
     accepted: str
     most_bytes: int = 255
     shown: bool = True
+    lower: bool = False
 
     def read(self, node: Node, name: str, problems: Problems) -> Any:
         text = node.value
         if not isinstance(text, str):
             return refuse(node, name, problems, self.accepted)
-        if re.fullmatch(self.pattern, text) and len(text.encode()) <= self.most_bytes:
+        is_low = not self.lower or text == text.lower()
+        if is_low and re.fullmatch(self.pattern, text) and len(text.encode()) <= self.most_bytes:
             return text
         # A URL in the wrong place may hold a password.
         shown = self.shown and text.isprintable() and len(text) <= 80 and "://" not in text
@@ -62,8 +64,8 @@ PUBLICATION_NAME = Pattern(r"[^\x00]+", "a name of at most 63 bytes", 63)
 INTERVAL = Pattern(r"-1|[0-9]+(?:ms|s|m|h|d)", 'a time such as "10s" or "500ms", or "-1" for never')
 _INDEX = r'[a-z0-9][^\sA-Z,:"*+/\\|?#<>]*'
 _INDEX_WORDS = 'lower case, starting with a letter or digit, without spaces and , : " * + / \\ | ? # < >'
-PREFIX = Pattern(f"(?:{_INDEX})?", f"at most 50 bytes, {_INDEX_WORDS}", 50)
-INDEX_NAME = Pattern(_INDEX, f"at most 150 bytes, {_INDEX_WORDS}", 150)
+PREFIX = Pattern(f"(?:{_INDEX})?", f"at most 50 bytes, {_INDEX_WORDS}", 50, lower=True)
+INDEX_NAME = Pattern(_INDEX, f"at most 150 bytes, {_INDEX_WORDS}", 150, lower=True)
 SINK_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_-]*", "letters, digits, underscores and hyphens, at most 63", 63)
 
 REFERENCE = Table("a secret", (Key("env", VARIABLE, "The variable that holds the value.", required=True),))

@@ -19,6 +19,6 @@ def has_screen(environment: Mapping[str, str], platform: str) -> bool:
 
 
 def show_page(link: Callable[[], str], wanted: bool) -> None:
-    """Open the page in the user's browser; `link` makes a link that works once."""
-    if wanted and has_screen(os.environ, sys.platform):
-        webbrowser.open(link())
+    """Open the page in the user's browser; `link` makes a link that works once, or is empty."""
+    if wanted and has_screen(os.environ, sys.platform) and (page := link()):
+        webbrowser.open(page)

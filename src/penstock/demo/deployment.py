@@ -21,7 +21,7 @@ from typing import Any, Self
 from penstock.app.watching import page_link
 from penstock.demo.sample import INDEXES, write_deployment
 from penstock.engine.state import State
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, PenstockError
 from penstock.ops.control import ask
 
 _COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "run", "--log-level", "warning")
@@ -75,17 +75,20 @@ class Deployment:
         return " ".join(self._log.read_text(errors="replace").split("\n")[-_LAST_WORDS - 1 :]).strip()
 
     def status(self) -> dict[str, Any] | None:
-        """What `penstock status` shows; None while there is nobody to ask."""
+        """What `penstock status` shows; None while there is nobody to ask, or no answer in time."""
         try:
             told: dict[str, Any] = ask(self._state, "status")
             return told
-        except OperatorError:
+        except PenstockError:
             return None
 
-    def page_link(self) -> str:
-        """A link into its page, for one browser; empty while there is none."""
+    def page_link(self, shown: str = "") -> str:
+        """A link into its page, for one browser: the one that is `shown` while it is good; empty: there is none."""
         told = self.status()
-        return page_link(self._state, told["page"]) if told and told["page"] else ""
+        try:
+            return page_link(self._state, told["page"], shown) if told and told["page"] else ""
+        except PenstockError:
+            return ""
 
     def is_seeded(self) -> bool:
         """Whether no index has a seed to do. A seed is noted down before the batch that asks for it counts as done."""

@@ -17,6 +17,8 @@ from penstock.demo.workload import Counts, Workload
 from penstock.model import Lsn
 
 _WINDOW_S = 3.0
+# How often the link that is shown is made to last, or replaced where it was used.
+_LINK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Watch:
         self._workload = workload
         self._probe = probe
         self._seen: deque[tuple[float, int]] = deque()
-        self._page = ""
+        self._page, self._page_due = "", 0.0
 
     def look(self, connection: Any) -> Figures:
         """How it stands now."""
@@ -57,7 +59,9 @@ class Watch:
         if told is None:
             return Figures(deeds=self._workload.counts)
         position = Lsn.parse(told["position"])
-        self._page = self._page or self._deployment.page_link()
+        if not self._page or time.monotonic() >= self._page_due:
+            self._page_due = time.monotonic() + _LINK_S
+            self._page = self._deployment.page_link(self._page) or self._page
         return Figures(
             indexes=told["indexes"],
             position=position,

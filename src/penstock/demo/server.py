@@ -157,7 +157,7 @@ class Server:
             hba.write_text(before)
             self.reload()
 
-    def reload(self, timeout_s: float = 10.0) -> None:
+    def reload(self, timeout_s: float = 30.0) -> None:
         """Have the running server read its settings and access rules again; connections made afterwards see them."""
         if not self._process:
             return
@@ -181,7 +181,7 @@ class Server:
         if done.returncode:
             raise UnavailableError(f"{program} failed with exit code {done.returncode}: {done.stderr.strip()[-400:]}")
 
-    def start(self, timeout_s: float = 30.0) -> None:
+    def start(self, timeout_s: float = 90.0) -> None:
         """Start and wait until connections are accepted."""
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(

@@ -56,7 +56,8 @@ def to_try(folder: Path) -> list[str]:
     program = sys.argv[0] if Path(sys.argv[0]).name == "penstock" else "penstock"
     at = shlex.join(["--config", str(folder)])
     searches = ("products 'oak lamp'", "users 'ada love*'", "orders 'items.product.name:kettle'")
-    return [*(f"{shlex.quote(program)} search {words} {at}" for words in searches), f"{program} status {at}"]
+    run = shlex.quote(program)
+    return [*(f"{run} search {words} {at}" for words in searches), f"{run} status {at}"]
 
 
 class _Nothing:
@@ -83,6 +84,7 @@ class _Lines(_Nothing):
     def __init__(self, console: Console, folder: Path) -> None:
         self._console = console
         self._try = to_try(folder)
+        self._page = ""
         self._due = 0.0
 
     def say(self, what: str) -> None:
@@ -92,12 +94,14 @@ class _Lines(_Nothing):
     def show(self, figures: Figures) -> None:
         """Write a line when its time has come."""
         if self._try and figures.is_live:
-            if figures.page:
-                self._line(f"Watch it in a browser (the link works once): {figures.page}")
             self._line("Try it from another terminal:")
             for line in self._try:
                 self._line(f"  {line}")
             self._try = []
+        if figures.page != self._page and figures.is_live:
+            told = "That link was used; another one" if self._page else "Watch it in a browser (the link works once)"
+            self._page = figures.page
+            self._line(f"{told}: {figures.page}")
         if figures.indexes and time.monotonic() >= self._due:
             self._due = time.monotonic() + self._EVERY_S
             indexes = [_index(name, one) for name, one in figures.indexes.items()]

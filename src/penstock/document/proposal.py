@@ -71,7 +71,7 @@ def index_names(tables: Sequence[QualifiedTable]) -> dict[QualifiedTable, str]:
 
 def _index_name(name: str) -> str:
     """Lower-case ASCII letters, digits and underscores, which every sink takes."""
-    ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    ascii_only = unicodedata.normalize("NFKD", name.casefold()).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9]+", "_", ascii_only.lower()).strip("_")[:100] or "documents"
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _NAME = "control.sock"
 _LONGEST = 100
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 _MOST_CALLERS = 8
 Answers = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
@@ -47,10 +47,11 @@ class Control:
         self._answers = answers
         self._private: str | None = None
         self._path = state / _NAME
-        if len(os.fsencode(self._path)) > _LONGEST:
-            pointer = self._path.with_suffix(".path")
-            if pointer.exists():  # of a process that was killed
-                shutil.rmtree(pointer.read_text(), ignore_errors=True)
+        pointer = self._path.with_suffix(".path")
+        if pointer.exists():  # of a process that was killed; or the path was longer then
+            shutil.rmtree(pointer.read_text(), ignore_errors=True)
+            pointer.unlink()
+        if len(os.fsencode(self._path.absolute())) > _LONGEST:  # so that it is found from any folder
             self._private = tempfile.mkdtemp(prefix="penstock-")
             pointer.write_text(self._private)
             self._path = Path(self._private) / _NAME

@@ -1,9 +1,10 @@
 """HTTP by the standard library: an address, and a function that answers.
 
-Guarantees: binding never stops a deployment: an address in use is told, and tried again until it is free; a caller that
-is slow, sends nonsense or a lot costs a thread for seconds at most; every answer forbids caching, framing and anything
-from elsewhere; no request, header or body is logged. Deliberately not: TLS (put a proxy before it), and what is
-answered (`http_public`, `http_private`).
+Guarantees: binding never stops a deployment: an address in use is told, and tried again until it is free; who names
+this machine by `localhost` is answered, whichever of its two addresses that is taken for; a caller that is slow, sends
+nonsense or a lot costs a thread for seconds at most; every answer forbids caching, framing and anything from elsewhere;
+no request, header or body is logged. Deliberately not: TLS (put a proxy before it), and what is answered
+(`http_public`, `http_private`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _PATIENCE_S = 10.0
 _LARGEST_BODY = 64 << 10
 _MOST_CALLERS = 64
 _BIND_AGAIN_S = 2.0
+# What names this machine: the other one of its own addresses is served along, where it is there and free.
+_OTHER = {"127.0.0.1": "::1", "localhost": "::1", "::1": "127.0.0.1"}
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -81,7 +84,7 @@ class HttpServer:
         self._host, self._port = parse_address(address)
         self._respond, self._setting = respond, setting
         self._closing = threading.Event()
-        self._server: _Server | None = None
+        self._servers: list[_Server] = []
         if not self._bind():
             log.warning(
                 "%s is in use by another process (another penstock run?): %s of this one are served there when it is "
@@ -94,13 +97,14 @@ class HttpServer:
     @property
     def address(self) -> str:
         """Where it answers, with the real port; empty while the address is in use by another process."""
-        if self._server is None:
+        if not self._servers:
             return ""
-        return f"[{self._host}]:{self._server.port}" if ":" in self._host else f"{self._host}:{self._server.port}"
+        port = self._servers[0].port
+        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
 
     def _bind(self) -> bool:
         try:
-            self._server = _Server(self._host, self._port, self._respond)
+            named = _Server(self._host, self._port, self._respond)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
@@ -108,32 +112,58 @@ class HttpServer:
                 f"server.{self._setting} {self._host}:{self._port} cannot be used: {error.strerror}",
                 hint="Name an address of this machine, such as 127.0.0.1:9465, in [server].",
             ) from None
+        self._servers = [named, *_beside(named, self._host, self._respond)]
         return True
 
     def _serve(self) -> None:
-        while self._server is None:
+        while not self._servers:
             if self._closing.wait(_BIND_AGAIN_S):
                 return
             self._bind()
-        self._server.serve_forever(poll_interval=0.2)
+        name = threading.current_thread().name
+        threads = [threading.Thread(target=one.serve, name=f"{name}-beside", daemon=True) for one in self._servers[1:]]
+        for one in threads:
+            one.start()
+        self._servers[0].serve()
+        for one in threads:
+            one.join()
 
     def close(self) -> None:
         """End; callers are cut off. Any number of times."""
         self._closing.set()
         while self._thread.is_alive():
-            if self._server is not None:
-                self._server.shutdown()
+            for one in self._servers:
+                one.shutdown()
             self._thread.join(0.1)
-        if self._server is not None:
-            self._server.cut_off()
+        for one in self._servers:
+            one.cut_off()
+
+
+def _beside(named: _Server, host: str, respond: Respond) -> list[_Server]:
+    if host not in _OTHER:
+        return []
+    try:
+        return [_Server(_OTHER[host], named.port, respond)]
+    except OSError as error:
+        log.debug("%s is not served along: %s", _OTHER[host], error)
+        return []
 
 
 def parse_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[::1]:port`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is not an address", hint="Write it as host:port, such as 127.0.0.1:9465.")
+        raise ConfigError(
+            f"{address!r} is not an address",
+            hint="Write it as host:port, such as 127.0.0.1:9465; a port is at most 65535.",
+        )
     return host.strip("[]"), int(port)
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether serving at the one takes the other one, too."""
+    (host, port), (other_host, other_port) = parse_address(one), parse_address(other)
+    return port == other_port and (host == other_host or {host, other_host} <= _OTHER.keys())
 
 
 def is_loopback(address: str) -> bool:
@@ -159,6 +189,10 @@ class _Server(ThreadingHTTPServer):
     @property
     def port(self) -> int:
         return int(self.socket.getsockname()[1])
+
+    def serve(self) -> None:
+        """Until `shutdown`."""
+        self.serve_forever(poll_interval=0.2)
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # the class between would look its own name up, which may take long

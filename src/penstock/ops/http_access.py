@@ -13,7 +13,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 from penstock.errors import ConfigError, OperatorError
@@ -41,9 +40,12 @@ class Access:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(self._token + "\n")
 
-    def new_code(self) -> str:
-        """A code for a link."""
-        code = secrets.token_urlsafe(16)
+    def code(self, shown: str = "") -> str:
+        """A code for a link: the one that is shown already, with its time begun anew, while nobody has used it; else a
+        new one."""
+        known = next((code for code in list(self._codes) if _is_same(code, shown)), "")
+        is_good = self._codes.pop(known, 0.0) > self._clock()
+        code = known if is_good else secrets.token_urlsafe(16)
         _keep(self._codes, code, self._clock() + _CODE_S, self._clock())
         return code
 
@@ -64,14 +66,11 @@ class Access:
 
     def knows(self, cookies: str) -> bool:
         """Whether a browser that sends these cookies was let in."""
-        try:
-            found = SimpleCookie(cookies).get(self._cookie)
-        except CookieError:
-            return False
-        now = self._clock()
-        return found is not None and any(
-            _is_same(session, found.value) and until > now for session, until in list(self._sessions.items())
-        )
+        # By hand: the standard library reads none where one is odd, and other programs' cookies come along.
+        pairs = (one.strip().partition("=") for one in cookies.split(";"))
+        given = [value for name, _, value in pairs if name == self._cookie]
+        now, sessions = self._clock(), list(self._sessions.items())
+        return any(_is_same(session, one) and until > now for one in given for session, until in sessions)
 
 
 def read_token(folder: Path) -> str:

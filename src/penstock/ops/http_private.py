@@ -28,6 +28,8 @@ READ = ("status", "history", "indexes", "changes", "search", "document", "quaran
 """What can be asked for: the path is the name."""
 ACT = ("reindex", "quarantine")
 """What can be done: POST, with what it is about as JSON."""
+LINK, SESSION = "/link", "/session"
+"""Where a link is made, and where a browser is let in by it."""
 
 
 class Private:
@@ -52,13 +54,13 @@ class Private:
             return Response(_FILES.joinpath(name).read_bytes(), content_type=f"{kind}; charset=utf-8")
         if not reading and (wrong := _is_foreign(asked)):
             return refused(403, wrong)
-        if asked.path == "/session" and asked.method == "POST":
+        if asked.path == SESSION and asked.method == "POST":
             return self._enter(asked)
         by_token = self._has_token(asked)
         if not by_token and not self._access.knows(asked.headers.get("cookie", "")):
             return refused(401, "this needs the token of the run", "penstock status prints a link for a browser.")
-        if asked.path == "/link" and asked.method == "POST" and by_token:
-            return as_json({"code": self._access.new_code()})
+        if asked.path == LINK and asked.method == "POST" and by_token:
+            return as_json({"code": self._access.code(str(_body(asked).get("code", "")))})
         return self._answer(asked, reading)
 
     def _enter(self, asked: Request) -> Response:

@@ -118,9 +118,9 @@ def _of_indexes(told: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
 
 def _of_source(told: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     source: Mapping[str, Any] = told.get("source") or {}
-    places = ("written", "received", "confirmed")
-    at = {"applied": told["position"], **{place: source[place] for place in places if source.get(place)}}
-    yield "position_bytes", [({"at": place}, int(Lsn.parse(lsn))) for place, lsn in at.items()]
+    at = {"applied": told["position"], **{place: source.get(place) for place in ("written", "received", "confirmed")}}
+    known = [({"at": place}, int(Lsn.parse(lsn))) for place, lsn in at.items() if lsn]
+    yield "position_bytes", [(labels, position) for labels, position in known if position]
     yield "lag_bytes", _one(source.get("lag_bytes"))
     yield "lag_seconds", _one(source.get("lag_s"))
     yield "source_reachable", _one(source.get("reachable"))

@@ -109,7 +109,7 @@ class Sampler:
         """One sample, now."""
         slot, received = self._asked()
         told, idle_s = self._report, self._report.idle_s
-        documents = sum(one.written + one.deleted + one.seeded for one in told.indexes.values())
+        documents = told.filled + sum(one.written + one.deleted for one in told.indexes.values())
         now = time.time()
         lag_bytes = lag_s = None
         if slot is not None and told.end:
@@ -157,7 +157,10 @@ class Sampler:
 
 
 def rates(samples: list[Sample]) -> dict[str, float | None]:
-    """Changes, documents and bytes of WAL a second, from the first to the last sample; None where that is no time."""
+    """Changes, documents and bytes of WAL a second, from the first to the last sample.
+
+    None where that is no time; and of what went back, as the WAL's end may when another server takes over.
+    """
     names = ("changes_per_s", "documents_per_s", "wal_bytes_per_s")
     if not samples or samples[-1].at <= samples[0].at:
         return dict.fromkeys(names)
@@ -165,7 +168,10 @@ def rates(samples: list[Sample]) -> dict[str, float | None]:
     seconds = last.at - first.at
     wal = last.slot.written - first.slot.written if last.slot and first.slot else None
     found = (last.changes - first.changes, last.documents - first.documents, wal)
-    return {name: None if one is None else round(one / seconds, 1) for name, one in zip(names, found, strict=True)}
+    return {
+        name: None if one is None or one < 0 else round(one / seconds, 1)
+        for name, one in zip(names, found, strict=True)
+    }
 
 
 def _source(sample: Sample, applied: Lsn) -> dict[str, Any]:

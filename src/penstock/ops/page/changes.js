@@ -17,12 +17,11 @@ function changeItem(one) {
     what.append(make("div", {}, sign, spoken, `${number(count)} ${table.replace(/^public\./, "")}`));
     if (keys) what.append(make("div", { class: "keys" }, keys.join(" · ") + (count > keys.length ? " …" : "")));
   }
-  if (!one.changes.length) what.append("a large batch");
+  if (!one.changes.length) what.append("a batch worked on by Spark’s tasks");
   for (const doc of one.documents) {
     touched.append(make("div", {}, `${number(doc.count)} ${doc.index}`));
     if (!doc.ids) continue;
-    const open = (id) => () => openDocument(doc.index, id);
-    const ids = doc.ids.map((id) => make("button", { type: "button", class: "link", onclick: open(id) }, id));
+    const ids = doc.ids.map((id) => idItem(doc.index, id));
     touched.append(make("div", { class: "keys" }, ...ids, doc.count > ids.length ? "…" : ""));
   }
   if (!one.documents.length) touched.append(make("span", { class: "quiet" }, "no document"));
@@ -31,9 +30,17 @@ function changeItem(one) {
   return make("li", {}, make("span", { class: "when" }, clock(one.at)), what, touched, took);
 }
 
+// An id opens its document, where there is a sink to read it from.
+function idItem(index, id) {
+  if ($("searching").hidden) return make("span", { class: "no-link" }, id);
+  return make("button", { type: "button", class: "link", onclick: () => openDocument(index, id) }, id);
+}
+
 export async function showChanges(anyway = false) {
   const list = $("changes");
-  if (!anyway && (list.matches(":hover") || list.contains(document.activeElement))) return; // somebody reads it
+  // Somebody reads it; a finger that has touched it is no longer there.
+  const isPointedAt = matchMedia("(hover: hover)").matches && list.matches(":hover");
+  if (!anyway && (isPointedAt || list.contains(document.activeElement))) return;
   const found = await ask(`/changes?values=${$("show-keys").checked ? 1 : 0}`);
   if (!anyway && found.length && found[0].at === newest) return;
   newest = found.length ? found[0].at : 0;

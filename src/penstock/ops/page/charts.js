@@ -54,6 +54,7 @@ export class LineChart {
     this.now = now;
     this.points = history.filter((one) => one.at >= now - WINDOW_S && this.pick(one) != null);
     this.window = this.points.length ? Math.min(WINDOW_S, Math.max(60, now - this.points[0].at)) : WINDOW_S;
+    if (this.at && this.at.at < now - this.window) this.at = null; // it has moved out of what is drawn
     this.show();
   }
 

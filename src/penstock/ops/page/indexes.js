@@ -60,9 +60,9 @@ function backfillWords(one) {
   return one.rebuild || (one.phase === "live" ? "complete" : one.reason);
 }
 
-// Documents a second, smoothed over a few looks.
+// Documents a second, smoothed over a few looks; a seed that begins counts from its own, which is no speed.
 function speed(held, sum, at) {
-  if (held.last && at > held.last.at) {
+  if (held.last && at > held.last.at && sum >= held.last.sum) {
     const fresh = (sum - held.last.sum) / (at - held.last.at);
     held.speed = held.speed == null ? fresh : held.speed * 0.7 + fresh * 0.3;
   }

@@ -2,6 +2,12 @@
 
 import { $, say } from "./elements.js";
 
+const ACTS = {
+  "/": () => $("search-query").focus(),
+  k: () => $("show-keys").click(),
+  t: () => theme(true),
+  "?": () => $("keys").showModal(),
+};
 const THEMES = ["system", "light", "dark"];
 
 // Show the theme that was chosen here before, or the `next` one.
@@ -15,15 +21,22 @@ export function theme(next) {
   $("theme").setAttribute("aria-label", `Theme: ${now}`);
 }
 
+// Whether single keys act: nowhere before somebody was let in, and not where that was turned off here.
+function act(key) {
+  return !$("content").hidden && !$("keys").open && $("keys-on").checked && ACTS[key];
+}
+
+// As it was chosen here before; a change is kept.
+export function keepKeys() {
+  const box = $("keys-on");
+  box.checked = localStorage.getItem("penstock-keys") !== "off";
+  box.addEventListener("change", () => localStorage.setItem("penstock-keys", box.checked ? "on" : "off"));
+}
+
 export function onKey(event) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "checkbox";
   if (event.key === "Escape" && typing) event.target.blur();
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const act = {
-    "/": () => $("search-query").focus(),
-    k: () => $("show-keys").click(),
-    t: () => theme(true),
-    "?": () => $("keys").showModal(),
-  }[event.key.toLowerCase()];
-  if (act && !$("keys").open) { event.preventDefault(); act(); }
+  const deed = act(event.key.toLowerCase());
+  if (deed) { event.preventDefault(); deed(); }
 }

@@ -37,10 +37,11 @@ export function showState(now) {
 
 // Water in the pipe before a station: whether it runs, and how fast.
 function runs(id, perSecond, text) {
+  const flow = Math.max(0, perSecond || 0);
   const pipe = $(id).parentElement;
-  pipe.classList.toggle("runs", perSecond > 0.05);
+  pipe.classList.toggle("runs", flow > 0.05);
   // From a drop every three seconds to a stream; changed in steps, since a change makes the water jump.
-  const pace = Math.max(0.35, 3 / (1 + Math.floor(Math.log10(1 + perSecond) * 2)));
+  const pace = Math.max(0.35, 3 / (1 + Math.floor(Math.log10(1 + flow) * 2)));
   pipe.style.setProperty("--pace", `${pace.toFixed(2)}s`);
   say(id, text);
 }

@@ -5,7 +5,7 @@ import { showChanges } from "./changes.js";
 import { LineChart, binaryCeiling, ceiling, histogram } from "./charts.js";
 import { $, say } from "./elements.js";
 import { showIndexes } from "./indexes.js";
-import { onKey, theme } from "./keys.js";
+import { keepKeys, onKey, theme } from "./keys.js";
 import { showFlow, showStages, showState, showTiles } from "./overview.js";
 import { replayAll, showQuarantine } from "./quarantine.js";
 import { search } from "./search.js";
@@ -22,6 +22,7 @@ const charts = [
 let history = []; // of lag and rates, a point a second
 let skew = 0; // of this machine's clock against the deployment's
 let told = null; // its last answer
+let watching = false;
 
 function show(now) {
   if (!told) $("searching").hidden = !now.sinks.some((one) => one.type === "local");
@@ -48,8 +49,10 @@ async function beat() {
   await showQuarantine(now);
 }
 
-// For ever, until the deployment knows this browser no longer: then the door is shown.
+// For ever, until the deployment knows this browser no longer: then the door is shown. Once at a time.
 async function watch() {
+  if (watching) return;
+  watching = true;
   for (;;) {
     let pause = 1000;
     if (!document.hidden || !told) {
@@ -68,6 +71,7 @@ async function watch() {
 }
 
 function shut(why) {
+  watching = false;
   $("content").hidden = true;
   $("door").hidden = false;
   say("state", "closed");
@@ -76,8 +80,19 @@ function shut(why) {
   $("door-token").focus();
 }
 
+// By the code of a link, where there is one: true if it let this browser in.
+async function admit() {
+  const code = location.hash.slice(1);
+  if (!/^[\w-]{20,}$/.test(code)) return false;
+  window.history.replaceState(null, "", "/"); // what is left in the history opens nothing
+  const why = await enter(code);
+  if (why) say("door-why", why);
+  return !why;
+}
+
 async function begin() {
   theme(false);
+  keepKeys();
   document.addEventListener("keydown", onKey);
   $("theme").addEventListener("click", () => theme(true));
   $("keys-help").addEventListener("click", () => $("keys").showModal());
@@ -90,14 +105,11 @@ async function begin() {
     event.preventDefault();
     const why = await enter($("door-token").value.trim());
     $("door-token").value = "";
-    if (why) shut(why); else watch();
+    if (!why) watch();
+    else if (!watching) shut(why);
   });
-  const code = location.hash.slice(1);
-  if (/^[\w-]{20,}$/.test(code)) {
-    window.history.replaceState(null, "", "/"); // what is left in the history opens nothing
-    const why = await enter(code);
-    if (why) say("door-why", why);
-  }
+  window.addEventListener("hashchange", async () => { if (await admit()) watch(); });
+  await admit();
   watch();
 }
 

@@ -1,4 +1,5 @@
-// Quarantine: what sinks rejected, with the reason, and replays.
+// Quarantine: what sinks rejected, with the reason, and replays. A row that stays is not touched, so it keeps the focus;
+// one that goes hands it to the next.
 
 import { ask, sentence } from "./asking.js";
 import { $, make, say } from "./elements.js";
@@ -14,23 +15,45 @@ export async function showQuarantine(now) {
   if (!now.can.includes("quarantine") || (quarantined === 0 && !now.quarantined)) return;
   const { entries, total } = await ask(`/quarantine?limit=${SHOWN}`);
   quarantined = total;
-  $("quarantine-scroll").hidden = !total;
-  $("replay-all").hidden = total < 2;
-  const advice = "Mend the row or the schema, then replay: the document is built again.";
+  const advice = "A row that is mended leaves by itself. After mending the sink, replay: the document is built again.";
   // What a replay came to is left to be read for a while.
   if (!$("quarantine-said").dataset.kept) {
     const shown = total > entries.length ? ` The oldest ${entries.length} of ${number(total)} are shown.` : "";
     const some = `${number(total)} rejected. ${advice}${shown}`;
-    say("quarantine-said", total ? some : "Empty: no sink holds back a document.");
+    say("quarantine-said", total ? some : "Empty: no document waits here that a sink rejected.");
   }
-  if ($("quarantine").contains(document.activeElement)) return; // a row under somebody's hand stays
-  $("quarantine").tBodies[0].replaceChildren(...entries.map(entryRow));
+  keepingFocus(() => {
+    $("quarantine-scroll").hidden = !total;
+    $("replay-all").hidden = total < 2;
+    showRows(entries);
+  });
 }
 
-function entryRow(one) {
+function showRows(entries) {
+  const body = $("quarantine").tBodies[0], wanted = new Map(entries.map((one) => [JSON.stringify(one), one]));
+  const known = new Map([...body.rows].map((row) => [row.dataset.entry, row]));
+  for (const [entry, row] of known) if (!wanted.has(entry)) row.remove();
+  let next = body.rows[0] || null; // what is moved loses the focus: only what is new is put in
+  for (const [entry, one] of wanted) {
+    if (known.get(entry) === next && next) next = next.nextElementSibling;
+    else body.insertBefore(known.get(entry) || entryRow(one, entry), next);
+  }
+}
+
+// Where what has the focus goes, the row that takes its place gets it, or the heading.
+function keepingFocus(change) {
+  const held = document.activeElement, rows = $("quarantine").tBodies[0].rows;
+  const at = [...rows].findIndex((row) => row.contains(held)), isOurs = at >= 0 || held === $("replay-all");
+  change();
+  if (!isOurs || (held.isConnected && held.checkVisibility())) return;
+  const row = at < 0 ? null : rows[Math.min(at, rows.length - 1)];
+  (row ? row.querySelector("button") : $("quarantine-title")).focus();
+}
+
+function entryRow(one, entry) {
   const since = one.since.replace("T", " ").replace(/\.\d+Z$/, "");
   const button = make("button", { type: "button", onclick: () => replay([one]) }, "Replay");
-  return make("tr", {}, make("td", {}, one.index), make("td", { class: "id" }, one.id), make("td", {}, one.sink),
+  return make("tr", { "data-entry": entry }, make("td", {}, one.index), make("td", { class: "id" }, one.id), make("td", {}, one.sink),
     make("td", {}, since), make("td", { class: "why" }, one.reason), make("td", {}, button));
 }
 
@@ -70,7 +93,9 @@ async function told(act) {
   } catch (error) {
     say("quarantine-said", sentence(error));
   }
-  setTimeout(() => { delete $("quarantine-said").dataset.kept; }, 6000);
-  document.activeElement?.blur();
+  setTimeout(() => {
+    delete $("quarantine-said").dataset.kept;
+    quarantined = null; // so that the next look says how it stands
+  }, 6000);
   if (status) await showQuarantine(status);
 }

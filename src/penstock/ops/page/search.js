@@ -14,12 +14,12 @@ export async function search() {
     return say("search-said", "What the local sink holds, as a search engine would find it.");
   }
   try {
-    const found = await ask(`/search?${new URLSearchParams({ index, query, limit: MOST })}`);
+    const found = await ask(`/search?${new URLSearchParams({ index, query, limit: MOST + 1 })}`);
     if (mine !== searching) return undefined;
-    const all = `${number(found.documents)} documents`, shown = found.hits.length;
-    const some = shown === MOST ? `The best ${MOST} of ${all}.` : `${shown} of ${all}.`;
-    say("search-said", shown ? some : `None of ${all} fits.`);
-    $("hits").replaceChildren(...found.hits.map((hit) => hitItem(index, hit)));
+    const fits = found.hits.length, all = found.documents;
+    const some = fits > MOST ? `The best ${MOST}.` : fits ? `${fits} found.` : "None fits.";
+    say("search-said", `${some} The index has ${number(all)} document${all === 1 ? "" : "s"}.`);
+    $("hits").replaceChildren(...found.hits.slice(0, MOST).map((hit) => hitItem(index, hit)));
   } catch (error) {
     if (mine !== searching) return undefined;
     $("hits").replaceChildren();
