@@ -27,4 +27,5 @@ pytest_plugins = [
     "tests.fixtures.pipelines",
     "tests.fixtures.crashes",
     "tests.fixtures.browsers",
+    "tests.fixtures.results",
 ]

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.demo.sample import INDEXES
 from tests.fixtures.commands import run_penstock, running
+from tests.fixtures.endings import await_end
 from tests.fixtures.programs import LIMIT, PATIENCE_S
 from tests.fixtures.waiting import wait_until
 
@@ -43,7 +44,7 @@ def test_it_ends_by_itself_and_every_document_is_what_sql_by_hand_gives() -> Non
         min(one["documents"], one["seeded"], one["written"], one["deleted"]) > 0 for one in outcome["indexes"].values()
     )
     assert outcome["changes"] >= sum(outcome["operations"].values())
-    assert 0 < outcome["latency_ms_p50"] < 5000
+    assert outcome["latency_ms_p50"] > 0
     assert folders() == before
 
 
@@ -66,7 +67,7 @@ def test_ctrl_c_ends_it_with_the_same_comparison_and_a_search_works_meanwhile(tm
         assert demo.process.wait(PATIENCE_S) == 0, demo.err + "".join(demo.lines[-12:])
         assert demo.lines[-1].startswith("Equal: ")
         assert demo.err == ""
-    wait_until(lambda: not any(child.is_running() for child in children), 30, "its processes to end")
+    await_end(children)
     assert folders() == before
 
 
@@ -74,7 +75,9 @@ def test_ctrl_c_ends_it_with_the_same_comparison_and_a_search_works_meanwhile(tm
 def test_a_signal_before_anything_was_written_leaves_nothing(how: signal.Signals, tmp_path: Path) -> None:
     before = folders()
     with running(tmp_path, "demo") as demo:
-        wait_until(lambda: list(Path(tempfile.gettempdir()).glob("penstock-demo-*/run.log")), 30, "the pipeline")
+        wait_until(
+            lambda: list(Path(tempfile.gettempdir()).glob("penstock-demo-*/run.log")), PATIENCE_S, "the pipeline"
+        )
         assert demo.end(how) == 128 + how
         assert demo.err == "Ended before anything was written; nothing is left.\n"
     assert folders() == before

@@ -66,6 +66,18 @@ def test_the_path_is_the_one_asked_for(running_market: Market, path: str) -> Non
     assert told["direct_batches"] == (told["batches"] if path == "direct" else 0)
 
 
+def test_how_long_a_commit_took_to_be_searchable_is_known(running_market: Market) -> None:
+    """On Spark's tasks, too: the reader tells when the transactions were committed, whoever works on them."""
+    told = running_market.run.status()
+    assert told
+    running_market.do("UPDATE customer SET name = 'measured' WHERE id = 40")
+    after = running_market.run.status()
+    assert after
+    assert after["latency"]["transactions"] > told["latency"]["transactions"]
+    assert after["latency"]["p99_s"] is not None
+    assert {"resolve", "build", "write", "flush"} <= after["stages_s"].keys()
+
+
 def test_roots_come_change_and_go(running_market: Market) -> None:
     """E60: inserted, updated, given another key, deleted, and put back under the same key in one transaction."""
     market = running_market

@@ -77,7 +77,7 @@ def test_the_doctor_looks_and_teardown_leaves_nothing(deploy: Deploy, node: Node
     assert (again.returncode, json.loads(again.stdout)["removed"]) == (0, False)
 
 
-ROOTS = 40_000
+ROOTS = 70_000
 
 
 class Market:
@@ -237,8 +237,6 @@ def test_a_changed_schema_is_built_beside_the_old_one_and_can_be_taken_back(depl
         return (found["7"]["name"], found["8"]["name"], "9" in found) == ("canary", "while nothing ran", False)
 
     run.wait(is_current, START_S, "readers to see it")
-    if rebuild(run):
-        assert "again" not in deployed.local("customers")["7"], "by the old schema"
     run.wait(lambda: rebuild(run) == "", START_S, "readers to change over")
     run.catch_up()
     wanted = market.expected(deployed.database, "customers")

@@ -153,9 +153,9 @@ def test_a_document_leaves_quarantine_when_a_sink_takes_it(operated: Operated) -
     for shown in (operated.penstock("quarantine", "list"), operated.penstock("quarantine", "show", "days", "3")):
         assert "search" in shown
         assert "secret" not in shown
-    assert operated.told("quarantine", "replay", code=1) == {"taken": 0, "rejected": 3}
+    assert operated.told("quarantine", "replay", code=1) == {"taken": 0, "rejected": 3, "skipped": {}}
     operated.reject_words(False)
-    assert operated.told("quarantine", "replay", "days", "2") == {"taken": 1, "rejected": 0}
+    assert operated.told("quarantine", "replay", "days", "2") == {"taken": 1, "rejected": 0, "skipped": {}}
     assert operated.deployed.search("days")["2"] == {"at": "2026-01-01", "note": "secret 2"}
     operated.execute("UPDATE day SET note = 'mended' WHERE id = 3; DELETE FROM day WHERE id = 4")
     operated.run.await_status(quarantined=0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -126,8 +126,8 @@ def test_a_link_lets_one_browser_in_and_stays_nowhere(
         other.press("#door-token", "Enter")
         expect(other.locator("#door-why")).to_contain_text("penstock status")
         other.goto(shop.new_link())
-        other.reload()
         expect(other.locator("#content")).to_be_visible()
+        assert other.url == shop.address, "pasted where the door is shown: the page is not loaded anew"
     with browser.new_context() as elsewhere:
         other = elsewhere.new_page()
         other.goto(shop.address)
@@ -135,6 +135,38 @@ def test_a_link_lets_one_browser_in_and_stays_nowhere(
         other.press("#door-token", "Enter")
         expect(other.locator("#content")).to_be_visible()
     assert shop.token not in (shop.folder / "run.log").read_text() + shop.demo.err + "".join(shop.demo.lines)
+
+
+def test_a_token_that_is_sent_twice_is_one_who_watches(browser: Browser, shop: Shop) -> None:
+    with browser.new_context() as elsewhere:
+        page = elsewhere.new_page()
+        page.goto(shop.address)
+        expect(page.locator("#door")).to_be_visible()
+        page.fill("#door-token", shop.token)
+        page.evaluate(
+            "performance.clearResourceTimings();"
+            " for (const _ of [1, 2]) document.getElementById('door-form').requestSubmit()"
+        )
+        expect(page.locator("#content")).to_be_visible()
+        asked = (
+            "performance.getEntriesByType('resource')"
+            ".filter(one => one.name.endsWith('/status')).map(one => one.startTime)"
+        )
+        times = wait_until(lambda: len(found := page.evaluate(asked)) > 4 and found, 20, "the page to ask again")
+        assert min(after - before for before, after in pairwise(times)) > 500, times
+
+
+def test_at_the_door_a_key_is_nothing_but_a_letter(browser: Browser, shop: Shop) -> None:
+    """Of a token that is typed beside the field, too."""
+    with browser.new_context() as elsewhere:
+        page = elsewhere.new_page()
+        page.goto(shop.address)
+        expect(page.locator("#door")).to_be_visible()
+        page.evaluate("document.activeElement.blur()")
+        page.keyboard.type("kK/tT?")
+        assert not page.locator("#show-keys").is_checked()
+        expect(page.locator("#theme-word")).to_have_text("system")
+        expect(page.locator("#keys")).to_be_hidden()
 
 
 def test_the_flow_shows_the_shop_at_work(page: Page, shop: Shop) -> None:
@@ -184,29 +216,39 @@ def test_search_finds_what_the_command_finds(page: Page, shop: Shop) -> None:
     found = {hit.inner_text() for hit in page.locator("#hits button").all()}
     told = run_penstock("search", "products", "kettle", "--limit", "60", "--json", "--config", str(shop.folder))
     assert found & {hit["id"] for hit in json.loads(told.stdout)}
+    said = page.locator("#search-said")
+    expect(said).to_have_text(re.compile(r"^(\d+ found|The best 20)\. The index has [\d,]+ documents\.$"))
+    page.fill("#search-query", "s*")
+    expect(said).to_have_text(re.compile(r"^The best 20\. The index has [\d,]+ documents\.$"))
+    expect(page.locator("#hits > li")).to_have_count(20)
+    page.fill("#search-query", '"kettle" xyzzy')
+    expect(page.locator("#search-said")).to_have_text(re.compile(r"^None fits\. The index has [\d,]+ documents\.$"))
     page.fill("#search-query", 'a "phrase')
     expect(page.locator("#search-said")).to_contain_text("quotation mark")
     page.fill("#search-query", "<img src=x onerror=alert(1)>")
     expect(page.locator("#hits li")).to_have_count(0)
 
 
+NONE_OF_THE_SHOP = 10**9
+REASON = "<b>a mapping</b> that does not fit"
+
+
+def put_aside(shop: Shop, ids: range) -> None:
+    """Into quarantine; the shop has none of them, and so heals none by itself."""
+    with closing(sqlite3.connect(shop.folder / ".penstock" / "state.sqlite", timeout=20)) as state, state:
+        insert = "INSERT INTO quarantine (name, sink, id, version, reason) VALUES ('users', 'search', ?, '0/1', ?)"
+        state.executemany(insert, [(str(NONE_OF_THE_SHOP + id), REASON) for id in ids])
+
+
 def test_a_document_in_quarantine_is_replayed(page: Page, shop: Shop) -> None:
-    """One by itself, then all of more than the page shows; the shop has none of them, and so heals none by itself."""
-    none_of_the_shop = 10**9
-    reason = "<b>a mapping</b> that does not fit"
-
-    def put_aside(ids: range) -> None:
-        with closing(sqlite3.connect(shop.folder / ".penstock" / "state.sqlite", timeout=20)) as state, state:
-            insert = "INSERT INTO quarantine (name, sink, id, version, reason) VALUES ('users', 'search', ?, '0/1', ?)"
-            state.executemany(insert, [(str(none_of_the_shop + id), reason) for id in ids])
-
-    put_aside(range(1, 2))
+    """One by itself, then all of more than the page shows."""
+    put_aside(shop, range(1, 2))
     expect(page.locator("#quarantine tbody tr")).to_have_count(1, timeout=15_000)
-    expect(page.locator("#quarantine tbody")).to_contain_text(reason)
+    expect(page.locator("#quarantine tbody")).to_contain_text(REASON)
     page.locator("#quarantine").get_by_role("button", name="Replay").click()
     expect(page.locator("#quarantine-said")).to_contain_text("1 taken, 0 rejected", timeout=15_000)
     expect(page.locator("#quarantine tbody tr")).to_have_count(0)
-    put_aside(range(1, 121))
+    put_aside(shop, range(1, 121))
     assert shop.status()["quarantined"] == 120
     expect(page.locator("#quarantine-said")).to_contain_text("The oldest 100 of 120 are shown", timeout=15_000)
     expect(page.locator("#quarantine tbody tr")).to_have_count(100)
@@ -214,6 +256,29 @@ def test_a_document_in_quarantine_is_replayed(page: Page, shop: Shop) -> None:
     done = "Replayed: 120 taken, 0 rejected again."
     expect(page.locator("#quarantine-said")).to_have_text(done, timeout=30_000)
     assert shop.status()["quarantined"] == 0
+
+
+def test_who_replays_by_keyboard_stays_where_they_were(page: Page, shop: Shop) -> None:
+    """The table goes on being read; a row that goes hands the focus to the next one."""
+    put_aside(shop, range(201, 204))
+    rows = page.locator("#quarantine tbody tr")
+    expect(rows).to_have_count(3, timeout=15_000)
+    second = rows.nth(1).get_by_role("button", name="Replay")
+    second.focus()
+    put_aside(shop, range(204, 205))
+    expect(rows).to_have_count(4, timeout=15_000)
+    expect(second).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(3, timeout=15_000)
+    expect(rows.nth(1).get_by_role("button", name="Replay")).to_be_focused()
+    expect(rows.nth(1).locator(".id")).to_have_text(str(NONE_OF_THE_SHOP + 203))
+    page.locator("#replay-all").focus()
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(0, timeout=15_000)
+    expect(page.locator("#quarantine-title")).to_be_focused()
+    expect(page.locator("#quarantine-said")).to_have_text(
+        "Empty: no document waits here that a sink rejected.", timeout=15_000
+    )
 
 
 def test_an_index_is_built_anew_while_it_is_read(page: Page, shop: Shop) -> None:
@@ -260,6 +325,55 @@ def test_a_backfill_shows_how_far_it_is_and_how_long_it_takes(context: BrowserCo
         assert row.locator("progress").evaluate("bar => bar.value / bar.max") == 0.25
 
 
+def test_what_goes_back_is_no_speed(context: BrowserContext, shop: Shop) -> None:
+    def falling(told: dict[str, Any]) -> None:
+        told["rates"] = {"changes_per_s": 4.0, "documents_per_s": -999_541.0, "wal_bytes_per_s": None}
+
+    with status_of(context, shop, falling) as page:
+        expect(page.locator(".pipe.runs")).to_have_count(1)
+        paces = page.locator(".pipe").evaluate_all("all => all.map(one => one.style.getPropertyValue('--pace'))")
+        assert paces == ["3.00s", "1.50s", "3.00s"]
+
+
+def test_without_a_local_sink_there_is_no_search_and_an_id_leads_nowhere(context: BrowserContext, shop: Shop) -> None:
+    def elsewhere(told: dict[str, Any]) -> None:
+        told["sinks"] = [{"name": "search", "type": "opensearch"}]
+
+    with status_of(context, shop, elsewhere) as page:
+        expect(page.locator("#changes li").first).to_be_visible()
+        expect(page.locator("#searching")).to_be_hidden()
+        page.keyboard.press("k")
+        expect(page.locator("#changes .touched .keys span").first).to_be_visible()
+        assert page.locator("#changes button").count() == 0
+
+
+def test_a_finger_on_the_last_changes_does_not_hold_them(browser: Browser, shop: Shop) -> None:
+    with browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844}) as phone:
+        page = phone.new_page()
+        page.goto(shop.new_link())
+        first = page.locator("#changes li").first
+        expect(first).to_be_visible()
+        page.locator("#changes-title").scroll_into_view_if_needed()
+        page.locator("#changes li .when").first.tap()
+        before = first.inner_text()
+        expect(first).not_to_have_text(before, timeout=15_000, use_inner_text=True)
+
+
+def test_what_was_read_of_a_chart_leaves_it_with_the_point(page: Page) -> None:
+    """The crosshair of a chart that has the focus went on, out of the card."""
+    left = page.evaluate("""async () => {
+        const { LineChart } = await import("/charts.js");
+        const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+        const how = { pick: (one) => one.lag_s, words: String, least: 1, top: (value) => value };
+        const chart = new LineChart(svg, "Behind", how), points = [100, 250].map((at) => ({ at, lag_s: 1 }));
+        chart.update(points, 260);
+        [chart.at] = points;
+        const drawn = (now) => { chart.update(points, now); return svg.querySelectorAll(".cross").length; };
+        return [drawn(390), drawn(410)];
+    }""")
+    assert left == [1, 0]
+
+
 @contextmanager
 def status_of(context: BrowserContext, shop: Shop, change: Callable[[dict[str, Any]], None]) -> Iterator[Page]:
     """The page, told a status that was changed on its way."""
@@ -280,7 +394,7 @@ def ground(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_it_is_light_or_dark_fits_a_phone_and_is_used_by_keyboard(page: Page) -> None:
+def test_it_is_light_or_dark_fits_a_phone_and_is_used_by_keyboard(page: Page, shop: Shop) -> None:
     light = ground(page)
     page.emulate_media(color_scheme="dark")
     dark = ground(page)
@@ -300,6 +414,13 @@ def test_it_is_light_or_dark_fits_a_phone_and_is_used_by_keyboard(page: Page) ->
     for cell in page.locator("#indexes tbody tr").first.locator("th, td").all():
         box = cell.bounding_box()
         assert box and 0 <= box["x"] < box["x"] + box["width"] <= 390, "each cell is seen without scrolling sideways"
+    put_aside(shop, range(301, 302))
+    expect(page.locator("#quarantine tbody tr")).to_have_count(1, timeout=15_000)
+    for cell in page.locator("#quarantine td").all():
+        box = cell.bounding_box()
+        assert box and 0 <= box["x"] < box["x"] + box["width"] <= 390, "what was rejected, too, and its button"
+    page.locator("#quarantine").get_by_role("button", name="Replay").click()
+    expect(page.locator("#quarantine tbody tr")).to_have_count(0, timeout=15_000)
     page.get_by_role("button", name="Reindex").first.scroll_into_view_if_needed()
     expect(page.get_by_role("button", name="Reindex").first).to_be_in_viewport(ratio=1)
     page.set_viewport_size({"width": 1280, "height": 900})
@@ -317,6 +438,61 @@ def test_it_is_light_or_dark_fits_a_phone_and_is_used_by_keyboard(page: Page) ->
         reached.add(page.evaluate("document.activeElement.id"))
         page.keyboard.press("Tab")
     assert {"theme", "chart-lag-s", "show-keys", "search-index", "search-query"} <= reached
+
+
+def test_texts_and_fields_stand_out_in_light_and_dark(context: BrowserContext, shop: Shop) -> None:
+    """With everything on the page that has a colour of its own: states, a banner, changes, what was found."""
+    contrast = Path(__file__).with_name("contrast.js").read_text()
+
+    def colourful(told: dict[str, Any]) -> None:
+        told["indexes"]["users"] |= {"phase": "seeding", "chunks": 40, "chunks_done": 10, "eta_s": 95.0}
+        told["indexes"]["orders"] |= {"phase": "stopped", "reason": "it does not fit"}
+        told["trouble"] = "a sink does not answer"
+
+    with status_of(context, shop, colourful) as page:
+        expect(page.locator("#changes li").first).to_be_visible()
+        page.select_option("#search-index", "products")
+        page.fill("#search-query", "kettle")
+        expect(page.locator("#hits mark").first).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("k")
+        expect(page.locator("#changes .keys").first).to_be_visible()
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+            for state in ("good", "busy", "warn", "bad"):
+                page.evaluate(f"document.getElementById('state').className = 'pill {state}'")
+                assert page.evaluate(contrast) == [], (scheme, state)
+            page.fill("#search-query", "")
+            assert page.evaluate(contrast) == [], scheme
+        page.evaluate("document.getElementById('content').classList.add('stale')")
+        assert page.evaluate(contrast) == [], "what is no longer told can still be read"
+
+
+def test_keys_can_be_turned_off_and_stay_so(page: Page) -> None:
+    """Who dictates, or hits a key by accident, is not thrown about (WCAG 2.1.4)."""
+    page.keyboard.press("?")
+    page.get_by_label("Single keys act").uncheck()
+    page.keyboard.press("Escape")
+    page.reload()
+    expect(page.locator("#content")).to_be_visible()
+    page.keyboard.type("k/t?")
+    assert not page.locator("#show-keys").is_checked()
+    expect(page.locator("#keys")).to_be_hidden()
+    page.locator("#keys-help").click()
+    page.get_by_label("Single keys act").check()
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+
+
+def test_an_lsn_is_explained(page: Page) -> None:
+    for place in ("written", "confirmed", "applied"):
+        title = page.locator(f"p:has(> #lsn-{place})").get_attribute("title") or ""
+        assert "LSN" in title and "write-ahead log" in title, place
+    page.locator("#keys-help").click()
+    expect(page.locator("#keys")).to_contain_text("write-ahead log")
+    page.keyboard.press("Escape")
 
 
 NASTY: tuple[Any, ...] = (5, None, True, "nan", "-1e999", "x" * 9000, "'; --", [], ["b"], [["b"]], {"a": {}})

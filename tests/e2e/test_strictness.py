@@ -39,6 +39,19 @@ def test_folder(): tempfile.mkdtemp(prefix="penstock-forgotten-")
 def test_clean(): pass
 """
 
+ENDS_BADLY = """
+import pytest
+
+@pytest.fixture
+def server():
+    yield
+    assert not {broken}, "it did not end"
+
+def test_plain(): pass
+
+def test_with(server): pass
+"""
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -46,7 +59,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(tmp_path: Path) -> Run:
     """Run pytest with the project's plugins on files of the test's own."""
 
-    def run(ci: str, **sources: str) -> subprocess.CompletedProcess[str]:
+    def run(ci: str, *arguments: str, **sources: str) -> subprocess.CompletedProcess[str]:
         root = Path(__file__).parents[2]
         (tmp_path / "conftest.py").write_text(
             (root / "tests/conftest.py").read_text()
@@ -56,7 +69,9 @@ def run(tmp_path: Path) -> Run:
             (tmp_path / f"{name}.py").write_text(source)
         environment = {**os.environ, "CI": ci, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-q"]
-        return subprocess.run([*command, str(tmp_path)], env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [*command, *arguments, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+        )
 
     return run
 
@@ -82,3 +97,17 @@ def test_what_a_test_leaves_fails_it_by_name_and_the_seed_is_printed(run: Run) -
     assert "left behind: temporary penstock-forgotten-" in done.stdout
     assert "4 passed, 3 errors" in done.stdout, "each left-over is its own test's, and only its own"
     assert "PENSTOCK_SEED=" in done.stdout
+
+
+def test_each_test_keeps_its_last_result_also_one_that_ends_badly(run: Run, tmp_path: Path) -> None:
+    results = tmp_path / "last-run.txt"
+
+    def told() -> list[tuple[str, str]]:
+        lines = [line for line in results.read_text().splitlines() if not line.startswith("#")]
+        return [(line.split()[0], line.rpartition("::")[2]) for line in lines]
+
+    run("", "--results", str(results), test_one=ENDS_BADLY.format(broken=True), test_two="def test_old(): pass")
+    assert told() == [("passed", "test_plain"), ("FAILED", "test_with"), ("passed", "test_old")]
+    (tmp_path / "test_two.py").unlink()
+    run("", "--results", str(results), test_one=ENDS_BADLY.format(broken=False))
+    assert told() == [("passed", "test_plain"), ("passed", "test_with"), ("passed", "test_old")]

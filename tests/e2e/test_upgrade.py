@@ -29,6 +29,7 @@ def test_another_server_is_refused_until_the_checkpoint_is_gone_and_then_everyth
     assert run_penstock("slots", "drop", deployed.slot, "--yes", "--url", old.url).returncode == 0
 
     deployed.database = fresh_database(servers.get(18))
+    deployed.reach(deployed.database.url)
     try:
         deployed.database.execute(market.ROWS)
         deployed.write()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, RetryableError
 from penstock.postgres import claim
 from penstock.postgres.claim import Claim
 from penstock.postgres.connection import resolve
 from tests.fixtures.captures import Published
 from tests.fixtures.databases import Database
+from tests.fixtures.proxies import Proxy
 from tests.fixtures.waiting import wait_until
 
 SLOT = "claimed"
@@ -60,3 +63,34 @@ def test_a_slot_that_is_read_from_is_not_given(published18: Published) -> None:
     published18.close()
     wait_until(lambda: claim.take() == "", 10, "the slot to be free")
     claim.close()
+
+
+def test_a_connection_that_looks_well_is_not_believed(
+    db18: Database, proxy: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E33: a process that was paused for long may still have one, while the server has given its lock to another."""
+    way = proxy(db18.server)
+    mine, other = Claim(resolve(way.url(db18.name)), SLOT), Claim(resolve(db18.url), SLOT)
+    try:
+        assert mine.take() == ""
+        monkeypatch.setattr(claim, "_SURE_S", 0.0)
+        mine.require()
+        monkeypatch.setattr(claim, "_CONNECT_S", 0.2)
+        way.stall()
+        ((pid,),) = db18.execute(HELD)
+        end(db18, pid)
+        assert other.take() == ""
+        mine.renew()
+        with pytest.raises(RetryableError, match="the server does not say that slot claimed is still ours"):
+            mine.require()
+        monkeypatch.setattr(claim, "_LOST_S", 0.0)
+        monkeypatch.setattr(claim, "_CONNECT_S", 10.0)
+        monkeypatch.setattr(claim, "_AGAIN_S", 0.0)
+        way.flow()
+        with pytest.raises(RetryableError):  # no answer is awaited any more
+            mine.require()
+        with pytest.raises(OperatorError, match="taken over slot claimed"):
+            mine.require()
+    finally:
+        mine.close()
+        other.close()

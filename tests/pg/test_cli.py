@@ -299,7 +299,7 @@ def test_a_reader_that_has_enough_ends_it_also_while_nothing_happens(shop18: Dat
         shop18.execute("INSERT INTO t VALUES (1)")
         assert os.read(head_end, 1000).endswith(b"public.t  id=1\n")
         os.close(head_end)
-        assert tail.process.wait(10) == 0
+        assert tail.process.wait(30) == 0
         assert tail.err == ""
     wait_until(lambda: slot_names(shop18) == [], what="the temporary slot to go")
 

@@ -407,7 +407,7 @@ def test_the_next_host_is_tried_when_one_is_down_or_silent(db18: Database, stand
         starting = stand_in(refuses="57P03").port
         hosts = ",".join(f"127.0.0.1:{port}" for port in (1, starting, silent, db18.server.port))
         url = f"postgresql://postgres@{hosts}/{db18.name}"
-        assert shown(url, "port", replication=True, timeout_s=2) == str(db18.server.port)
+        assert shown(url, "port", replication=True, timeout_s=4) == str(db18.server.port)
 
 
 def test_a_wrong_password_is_not_tried_on_the_next_host(

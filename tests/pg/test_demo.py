@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.app.origins import Origins
-from penstock.app.parts import open_parts
+from penstock.app.parts import open_builder, open_parts
 from penstock.config.file import read_deployment
 from penstock.contracts import Documents, Writes
 from penstock.demo import verdict
@@ -44,7 +44,8 @@ def filled(db18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     busy(db18, 300)
     monkeypatch.setenv("DATABASE_URL", db18.url)
     write_deployment(tmp_path)
-    parts = open_parts(read_deployment(str(tmp_path)), Origins(dict.fromkeys(INDEXES, "here")), ["search"])
+    deployment, origins = read_deployment(str(tmp_path)), Origins(dict.fromkeys(INDEXES, "here"))
+    parts = open_parts(deployment, origins, ["search"], open_builder(deployment, 1))
     for index in INDEXES:
         seeded(parts, index, [(None, None)], Lsn(1))
         parts.sinks[index][0].complete(index, Lsn(1))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -12,9 +14,10 @@ import pytest
 from penstock.contracts import Change
 from penstock.demo.server import Server
 from penstock.errors import PositionError, SlotMissingError
-from penstock.model import Origin, ReplicationConfig
+from penstock.model import Lsn, Origin, ReplicationConfig
 from penstock.postgres import replication
 from penstock.postgres.capture import Stream, WalChangeCapture
+from penstock.postgres.receiver import Receiver
 from tests.fixtures.captures import ids, take
 from tests.fixtures.standbys import Twin, of_either, promote
 from tests.fixtures.waiting import wait_until
@@ -116,6 +119,22 @@ def test_a_newer_timeline_that_lacks_what_was_received_is_refused(
         next(stream)
     assert "is on timeline 1; this server is on 2 and left it at" in caught.value.message
     assert "penstock reconcile" in caught.value.hint
+
+
+def test_what_the_server_before_had_written_further_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E29: a keepalive told of WAL that the new primary never had; its own changes up to there are still to come.
+
+    A stand-in for the two servers: the moment, a standby that lags behind while nothing of ours is written, is rare.
+    """
+    for name in "slot.require_primary", "replication.timeline_switch", "resume.check_origin", "resume.check_wal":
+        monkeypatch.setattr(f"penstock.postgres.receiver.{name}", lambda *_: None)
+    held, far = Lsn(0x1000), Lsn(0x2000)
+    known = {"_origin": Origin("1", 1), "_reached": far, "_seen": far, "_changed": threading.Condition()}
+    receiver: Any = SimpleNamespace(_config=ReplicationConfig("s", "p"), **known)
+    for timeline, reached in (1, far), (2, held):
+        system = SimpleNamespace(system_id="1", timeline=timeline, wal_end=far)
+        Receiver._check_server(receiver, SimpleNamespace(connection=None, system=system), held)  # type: ignore[arg-type]
+        assert (receiver._reached, receiver._seen) == (reached, reached)
 
 
 @pytest.mark.parametrize("primary", [16], indirect=True)

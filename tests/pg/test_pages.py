@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.commands import run_penstock
+from tests.fixtures.commands import run_penstock, running
 from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
+from tests.unit.command_lines import lines
 
-PAGES = Path(__file__).parents[2] / "docs/how-to"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs/how-to"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -47,6 +50,36 @@ def test_the_role_and_the_publication_of_the_page_are_enough(shop: Database) -> 
     for words in (["coverage", "orders", "customers"], ["slots", "create", "mine", "--publication", "penstock"]):
         done = run_penstock(*words, "--url", as_role)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_first_example_fits_the_tables_that_its_page_has_one_make(db18: Database) -> None:
+    page = (ROOT / "examples/README.md").read_text()
+    (tables,) = re.findall(r'^    psql "\$DATABASE_URL" -f (\S+)$', page, re.MULTILINE)
+    db18.execute((ROOT / tables).read_text())
+    ((*words, folder),) = lines(page)
+    assert words == ["check", "--config"]
+    done = run_penstock(*words, str(ROOT / folder), DATABASE_URL=db18.url)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_first_tutorial_shows_whether_tables_are_published_and_their_changes(
+    shop: Database, tmp_path: Path
+) -> None:
+    coverage, tail = lines((ROOT / "docs/tutorial/first-changes.md").read_text())
+    shop.execute("CREATE PUBLICATION penstock FOR TABLE orders, customers")
+    done = run_penstock(*coverage, PENSTOCK_URL=shop.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with running(tmp_path, *tail, PENSTOCK_URL=shop.url) as watching:
+
+        def shown() -> list[str]:
+            assert watching.process.poll() is None, watching.err
+            shop.execute("UPDATE customers SET name = name || '!'")  # what comes before it listens is not shown
+            return watching.lines
+
+        first = wait_until(shown, 60, "a change")[0]
+        assert "customers" in first and "4711" in first and "Ada!" in first
+        watching.process.send_signal(signal.SIGINT)
+        assert watching.process.wait(60) == 130
 
 
 def test_tables_are_at_hand_as_the_page_says(shop: Database, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import socket
 import time
@@ -131,15 +132,15 @@ def test_a_half_open_connection_is_given_up(
     published.insert(2)
     assert ids(take(stream, 1)) == [2]
     assert 0.5 < time.monotonic() - began < 5
-    assert "has sent nothing for 1 s" in caplog.text
+    assert re.search(r"has sent nothing for \d+ s", caplog.text)
 
 
 def test_an_idle_connection_is_not_taken_for_half_open(published: Published, caplog: pytest.LogCaptureFixture) -> None:
     """E32: a server at rest answers when it is asked."""
     caplog.set_level(logging.INFO, "penstock")
-    stream = published.streaming(published.url(wal_sender_timeout=200))
+    stream = published.streaming(published.url(wal_sender_timeout=1000))
     pid = published.walsender()
-    idle_until = time.monotonic() + 1.0
+    idle_until = time.monotonic() + 2.6
     wait_until(lambda: time.monotonic() > idle_until)
     assert published.walsender() == pid
     assert "broke off" not in caplog.text
@@ -221,13 +222,13 @@ def test_a_question_that_crosses_an_answer_is_not_taken_for_a_shutdown(
     published18: Published, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """E24: a slow client is asked now and then, right after it has reported; it stays connected."""
-    stream = published18.streaming(published18.url(wal_sender_timeout=600))
+    stream = published18.streaming(published18.url(wal_sender_timeout=1200))
     pid = published18.walsender()
     hand_over = receiver.Receiver._hand_over
     asked: list[float] = []
 
     def with_a_question(self: receiver.Receiver, duplex: replication.Duplex, frames: list[memoryview]) -> None:
-        if not asked or time.monotonic() - asked[-1] > 0.4:
+        if not asked or time.monotonic() - asked[-1] > 0.6:
             asked.append(time.monotonic())
             self._report(duplex)
             frames = [*frames, memoryview(b"k" + self._seen.to_bytes(8, "big") + bytes(8) + b"\1")]

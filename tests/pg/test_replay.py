@@ -202,3 +202,21 @@ def test_a_position_that_somebody_else_consumed_is_a_clear_stop(published18: Pub
     with pytest.raises(PositionError, match="somebody else consumed it"):
         wait_until(lambda: new.replay.latest(first, None, None, 0.1) != first)
     new.replay.close()
+
+
+def test_what_the_consumer_has_does_not_fill_the_buffer_when_it_comes_again(published18: Published) -> None:
+    """E106, E20: a server that crashed may send from before a place inside of a transaction."""
+    old = Reader(published18)
+    wait_until(published18.walsender, what="the stream")
+    for first in 1, 11, 21:
+        insert(published18, first, first + 9)
+    last = Cut()
+    while not last.lsn or len(old.rows(Cut(), last)) < 30:
+        last = old.latest(last)
+    origin = old.replay.origin
+    old.replay.close()
+    part = Cut(last.lsn, 3)
+    settings = resolve(published18.database.url)
+    again = Replay(settings, published18.config(origin=origin, buffer_bytes=1), floor=part.whole)
+    wait_until(lambda: again.latest(part, None, None, 0.1) == last, what="the rest")
+    again.close()

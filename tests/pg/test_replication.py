@@ -108,9 +108,9 @@ def test_a_status_moves_the_slot_and_never_back(published: Published) -> None:
 
 def test_keepalives_are_answered_while_receiving(published: Published) -> None:
     """E24: nothing else is sent here, and the server does not give up."""
-    with streaming(published, published.url(wal_sender_timeout=500)) as duplex:
+    with streaming(published, published.url(wal_sender_timeout=1000)) as duplex:
         pid = published.walsender()
-        assert replication.recv(duplex, 1.3) is None
+        assert replication.recv(duplex, 2.6) is None
         assert published.walsender() == pid
         published.insert(1)
         assert kinds(receive(duplex))[-1] == "Commit"
@@ -218,7 +218,7 @@ def test_a_server_shuts_down_while_somebody_only_receives(published: Published) 
         with suppress(UnavailableError):
             while not duplex.ended:
                 replication.recv(duplex, 10)
-        halting.join(5)
+        halting.join(20)
         assert not halting.is_alive()
     published.database.server.start()
 

@@ -66,8 +66,8 @@ class Started:
         self.stop()
         self.write()
         self.held.append(prepare(read_deployment(self.folder / "penstock.toml")))
-        if self.held[0].fresh:
-            self.database.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
+        if not self.database.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", SLOT):
+            self.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", SLOT)
         return self.held[0]
 
     def stop(self) -> None:

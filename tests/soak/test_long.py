@@ -115,9 +115,9 @@ class Operations:
         self._reject_words(True)
         self._execute("UPDATE day SET note = 'word ' || id WHERE id <= 5")
         self._run.await_status(quarantined=5)
-        assert self.penstock("quarantine", "replay", code=1) == {"taken": 0, "rejected": 5}
+        assert self.penstock("quarantine", "replay", code=1) == {"taken": 0, "rejected": 5, "skipped": {}}
         self._reject_words(False)
-        assert self.penstock("quarantine", "replay") == {"taken": 5, "rejected": 0}
+        assert self.penstock("quarantine", "replay") == {"taken": 5, "rejected": 0, "skipped": {}}
         self._execute("UPDATE day SET note = id")
 
     def _reject_words(self, rejecting: bool) -> None:

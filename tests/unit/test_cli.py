@@ -25,6 +25,7 @@ from penstock.cli.lines import json_line, text_line
 from penstock.contracts import Ack, Change
 from penstock.errors import BugError, ConfigError, PenstockError, SlotLostError, UnavailableError
 from penstock.model import Lsn, Op, Position, QualifiedTable
+from tests.fixtures.commands import running
 from tests.fixtures.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,24 @@ def test_help_answers_without_loading_what_a_command_needs() -> None:
 
 def test_the_reference_is_what_the_commands_say() -> None:
     assert (ROOT / reference.PAGE).read_text() == reference.render(), "stale: run make docs"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+def test_what_is_no_number_of_seconds_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python reads each as a number; NaN is below no limit, and nothing waits for ever by a number."""
+    for words in (["demo", "--seconds"], ["demo", "--rate"], ["follow", "t", "--every"], ["tail", "--wait"]):
+        assert main.run([*words, value]) == 2, words
+        assert f"Invalid value for '{words[-1]}': " in capsys.readouterr().err
+
+
+def test_the_reference_has_no_empty_table_one_way_to_say_several_and_names_each_flag_that_may_be() -> None:
+    page = reference.render()
+    assert "|---|---|---|---|\n\n" not in page
+    assert "]…" not in page, "click writes three dots"
+    several = {f"`{command.name} {one.opts[0]}`" for command in commands() for one in command.params if one.multiple}
+    head = page.partition("\n## ")[0]
+    assert several
+    assert not {one for one in several if one not in head}
 
 
 def flags() -> Iterator[tuple[str, str, str, tuple[object, ...]]]:
@@ -108,6 +127,21 @@ def test_a_variable_stands_in_for_its_flag_and_the_flag_wins(
     assert "nowhere.invalid" in json.loads(capsys.readouterr().err)["error"]["message"]
     assert main.run(["slots", "list", "--url", "postgresql://nobody@elsewhere.invalid/"]) == 3
     assert "elsewhere.invalid" in json.loads(capsys.readouterr().err)["error"]["message"]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("locked", "config"), ("config", "locked")])
+def test_of_two_flags_that_name_the_deployment_the_typed_one_wins_over_the_others_variable(
+    typed: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("penstock.app.allocation.share_memory", lambda: None)
+    monkeypatch.setenv(f"PENSTOCK_{meant.upper()}", "/nowhere/variable.lock")
+    assert main.run(["run", f"--{typed}", "/nowhere/typed.lock"]) == 2
+    assert "/nowhere/typed.lock" in (said := capsys.readouterr().err), said
+    assert main.run(["run", f"--{typed}", "/nowhere/typed.lock", f"--{meant}", "/nowhere/other.lock"]) == 2
+    assert "both name the deployment" in capsys.readouterr().err
+    monkeypatch.setenv(f"PENSTOCK_{typed.upper()}", "/nowhere/typed.lock")
+    assert main.run(["run"]) == 2
+    assert "both name the deployment" in capsys.readouterr().err
 
 
 def test_no_colour_is_shown_where_none_is_wanted() -> None:
@@ -361,6 +395,14 @@ def test_an_ending_that_nobody_asked_for_calls_nothing() -> None:
     with Ending() as ending:
         ending.when_requested(lambda: pytest.fail("called"))
     assert ending.exit_code == 0
+
+
+def test_a_follow_that_never_reached_its_server_speaks_of_no_slot(tmp_path: Path) -> None:
+    nowhere = ("--url", "postgresql://nobody@127.0.0.1:1/none", "--path", str(tmp_path / "copies"))
+    with running(tmp_path, "follow", "city", *nowhere) as follower:
+        wait_until(lambda: "nothing listens at 127.0.0.1:1" in follower.err, 30, "the first try")
+        assert follower.end() == 130
+        assert follower.err.splitlines()[-1] == "Stopped. The server was not reached, and nothing was made there."
 
 
 def test_errors_speak_the_words_of_the_exit_codes() -> None:

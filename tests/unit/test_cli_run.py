@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.cli import run as command
-from penstock.errors import OperatorError
+from penstock.cli import status
+from penstock.errors import ConfigError, OperatorError, PenstockError
 from tests.fixtures.waiting import wait_until
 
 beats: list[tuple[Any, ...]] = []
@@ -69,6 +70,23 @@ def test_what_fails_unasked_or_is_told_by_us_is_not_taken_for_the_end(stopped: A
         stopped(ConnectionResetError("the JVM is gone"), by=None)
     with pytest.raises(OperatorError, match="the disk is full"):
         stopped(OperatorError("the disk is full"), by=signal.SIGTERM)
+
+
+@pytest.mark.parametrize("error", [ConfigError("others can read it"), OperatorError("it does not answer")])
+def test_a_link_that_cannot_be_had_ends_nothing(
+    error: PenstockError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's address is told without one."""
+
+    def refuse(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr("penstock.app.watching.page_link", refuse)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    command._tell_where(Path(), "http://127.0.0.1:1/")
+    status._tell_page(Path(), "http://127.0.0.1:1/")
+    shown = capsys.readouterr()
+    assert shown.err == shown.out == f"The page: http://127.0.0.1:1/ (no link into it: {error.message})\n"
 
 
 def test_memory_is_taken_from_few_pools_unless_the_operator_says_otherwise() -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, TlsError, UnavailableError
@@ -220,6 +220,7 @@ def test_a_bad_url_is_refused_without_being_quoted(url: str) -> None:
 
 
 @given(st.text(max_size=60))
+@example("%80")
 def test_any_text_as_a_url_is_understood_or_refused(url: str) -> None:
     """E110: nothing but a ConfigError comes out."""
     try:
@@ -295,6 +296,14 @@ def test_an_unknown_host_is_unavailable() -> None:
     """E110: a name that does not resolve may resolve later."""
     with pytest.raises(UnavailableError, match=r"the host name of nowhere\.invalid:5432 is not known here"):
         open_pgconn(resolve("postgresql://u@nowhere.invalid/d", env={}))
+
+
+def test_a_socket_folder_that_libpq_chose_is_named() -> None:
+    """E110: without a host; which folder that is depends on who built libpq."""
+    with pytest.raises(UnavailableError, match="no server answers at the unix socket of /") as caught:
+        open_pgconn(resolve("postgresql://u@:1/d", env={}))
+    folder = Path(caught.value.message.rpartition(" ")[2].removesuffix(":1"))
+    assert folder == Path("/tmp") or folder.name == "postgresql"
 
 
 def test_a_value_that_libpq_refuses_is_a_matter_of_configuration() -> None:

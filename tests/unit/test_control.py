@@ -134,7 +134,7 @@ def test_an_answer_that_takes_long_holds_up_no_other(state: Path, monkeypatch: p
     waiting = threading.Thread(target=lambda: said.append(ask(state, "slow", patience_s=10)))
     waiting.start()
     assert asked.wait(10)
-    assert ask(state, "status") == {"batches": 3}
+    assert ask(state, "status", patience_s=10) == {"batches": 3}
     with pytest.raises(RetryableError, match="does not answer"):
         ask(state, "slow")
     go_on.set()
@@ -197,6 +197,18 @@ def test_a_path_too_long_for_a_socket_is_no_trouble(far: Path) -> None:
         ask(far, "status")
 
 
+def test_a_run_that_knows_its_folder_by_a_short_name_is_found_by_the_long_one(
+    far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(far)
+    control = Control(Path(), ANSWERS)
+    assert ask(Path(), "status") == {"batches": 3}
+    monkeypatch.chdir("/")
+    assert ask(far, "status") == {"batches": 3}
+    monkeypatch.chdir(far)
+    control.close()
+
+
 def test_a_killed_process_with_a_long_path_is_taken_over_too(far: Path) -> None:
     subprocess.run([sys.executable, "-c", LEAVE_BEHIND, str(far)], check=False)
     left = Path((far / "control.path").read_text())
@@ -204,4 +216,12 @@ def test_a_killed_process_with_a_long_path_is_taken_over_too(far: Path) -> None:
     control = Control(far, ANSWERS)
     assert not left.exists()
     assert ask(far, "status") == {"batches": 3}
+    control.close()
+
+
+def test_a_state_that_was_moved_to_a_short_path_is_found_there(far: Path, state: Path) -> None:
+    subprocess.run([sys.executable, "-c", LEAVE_BEHIND, str(far)], check=False)
+    (far / "control.path").rename(state / "control.path")
+    control = Control(state, ANSWERS)
+    assert ask(state, "status") == {"batches": 3}
     control.close()

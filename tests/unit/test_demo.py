@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import random
+import shlex
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from penstock.demo.deployment import Deployment
 from penstock.demo.figures import Figures
-from penstock.demo.show import choose_view
+from penstock.demo.show import choose_view, to_try
 from penstock.demo.trade import Deed, Shop
 from penstock.demo.verdict import _fields, differences
+from penstock.errors import ConfigError, OperatorError, PenstockError, UnavailableError
 from penstock.model import Lsn
 
 
@@ -72,6 +75,45 @@ def test_of_many_differences_some_are_named() -> None:
     assert list(differences({}, many)) == ["documents that should not be there: 5 (0, 1, 2, …)"]
     (told,) = differences(many, {id: {"a": "2", "b": "1"} for id in many})
     assert told == "documents that differ: 5 (0, 1, 2, …) in a, b"
+
+
+@pytest.mark.parametrize("error", [UnavailableError("it is busy"), OperatorError("gone"), ConfigError("open to all")])
+def test_a_run_that_does_not_answer_in_time_does_not_end_the_demo(
+    error: PenstockError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again in a moment."""
+
+    def refuse(*_: object) -> str:
+        raise error
+
+    with Deployment("postgresql://nobody@nowhere.invalid/") as deployment:
+        monkeypatch.setattr("penstock.demo.deployment.ask", lambda *_: {"page": "http://127.0.0.1:1/"})
+        monkeypatch.setattr("penstock.demo.deployment.page_link", refuse)
+        assert deployment.page_link() == ""
+        monkeypatch.setattr("penstock.demo.deployment.ask", refuse)
+        assert deployment.status() is None
+        assert deployment.page_link() == ""
+
+
+@pytest.mark.parametrize("program", ["/opt/my tools/penstock", "/opt/plain/penstock"])
+def test_what_there_is_to_try_can_be_pasted_wherever_it_lies(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [program])
+    for line in to_try(Path("/tmp/a folder")):
+        first, *_, flag, folder = shlex.split(line)
+        assert (first, flag, folder) == (program, "--config", "/tmp/a folder")
+
+
+def test_the_link_is_shown_once_and_another_one_when_it_was_used() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=100)
+    one = {"phase": "live", "seeded": 1, "written": 0, "deleted": 0}
+    with choose_view(console, Path("/here"), quiet=False) as view:
+        for link in ("http://a/#1", "http://a/#1", "http://a/#2"):
+            view.show(Figures({"users": one}, page=link))
+    said = [line for line in console.file.getvalue().splitlines() if "http" in line]  # type: ignore[attr-defined]
+    assert said == [
+        "Watch it in a browser (the link works once): http://a/#1",
+        "That link was used; another one: http://a/#2",
+    ]
 
 
 def shown(terminal: bool, quiet: bool = False, phase: str = "live") -> str:

@@ -27,6 +27,7 @@ def test_no_link_is_used_up_where_no_browser_is_wanted(monkeypatch: pytest.Monke
     monkeypatch.setattr(browser.webbrowser, "open", opened.append)
     monkeypatch.setattr(browser, "has_screen", lambda *_: True)
     browser.show_page(lambda: "a link", wanted=False)
-    assert opened == []
+    browser.show_page(lambda: "", wanted=True)
+    assert opened == [], "nor where there is no link to be had"
     browser.show_page(lambda: "a link", wanted=True)
     assert opened == ["a link"]

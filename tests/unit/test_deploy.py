@@ -117,6 +117,7 @@ def test_probes_and_service_lead_to_the_public_address(deployment: Deployment, c
     for probe in "livenessProbe", "readinessProbe":
         assert container[probe]["httpGet"]["port"] == port["name"]
         assert container[probe]["httpGet"]["path"] in PATHS
+        assert container[probe]["timeoutSeconds"] == 5, "a busy machine does not answer within the second that is usual"
     service = kubernetes("Service")["spec"]
     assert [one["targetPort"] for one in service["ports"]] == [port["name"]]
     spec = kubernetes("StatefulSet")["spec"]

@@ -109,6 +109,19 @@ def test_a_caller_that_leaves_early_disturbs_nobody(desk: Desk, path: str) -> No
     assert fetch(path) is not None
 
 
+def test_a_caller_that_takes_its_time_holds_nobody_up(desk: Desk, path: str) -> None:
+    """The next range can be offered meanwhile, and the caller still gets what it asked for, whole."""
+    many = changes(*(f"key number {n}" for n in range(20_000)))
+    desk.offer(Lsn(7), [many])
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(path)
+        first = asking.recv(10)
+        desk.offer(Lsn(9), [changes("a")])
+        rest = b"".join(iter(lambda: asking.recv(1 << 20), b""))
+    found = _fetched_from("taken.sock", first + rest)
+    assert found is not None and found.changes is not None and found.changes.equals(many)
+
+
 def test_a_closed_desk_leaves_nothing(path: str) -> None:
     desk = Desk(path)
     desk.close()
@@ -144,3 +157,13 @@ def _fetched_from(path: str, answer: bytes) -> Fetched | None:
         finally:
             thread.join()
             os.unlink(path)
+
+
+def test_the_next_reader_keeps_its_socket_when_the_one_before_ends_late(path: str) -> None:
+    before = Desk(path)
+    now = Desk(path)
+    now.offer(Lsn(7), [changes("a")])
+    before.close()
+    assert fetch(path) is not None
+    now.close()
+    assert not os.path.exists(path)

@@ -20,13 +20,14 @@ from penstock import ReplicationConfig, TlsConfig, errors
 from penstock.cli.main import cli
 from penstock.config.file import read_deployment
 from penstock.document.reading import read_schema
+from penstock.ops import http_private
 from penstock.ops.http_public import PATHS
 from penstock.spark import settings
 from penstock.spark.options import OPTIONS
 from tests.unit.command_lines import lines, problem
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples/README.md"])
 LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:|#)([^)#\s\"]+)")
 ANCHORED = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)")
 
@@ -49,10 +50,39 @@ def test_each_page_is_reached_from_the_readme() -> None:
         seen.add(page)
         if page.suffix == ".md" and page.exists():
             ahead += targets(page) - seen
-    unreached = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.*")} - {
+    pages = [*(ROOT / "docs").rglob("*.*"), *(ROOT / "examples").rglob("*.md")]
+    unreached = {str(page.relative_to(ROOT)) for page in pages} - {
         str(page.relative_to(ROOT)) for page in seen if page.is_relative_to(ROOT)
     }
     assert not unreached
+
+
+def test_the_pages_say_what_the_layers_are() -> None:
+    """The line of layers is that of the contract that is checked."""
+    (contract,) = (
+        one
+        for one in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+        if one["type"] == "layers"
+    )
+    for page in ("CONTRIBUTING.md", "docs/explanation/architecture.md"):
+        assert f"\n    {' > '.join(contract['layers'])}\n" in (ROOT / page).read_text(), page
+
+
+def test_every_package_has_its_line_for_who_contributes() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    packages = [one.parent for one in (ROOT / "src").glob("*/*/__init__.py")]
+    tiers = [one for one in (ROOT / "tests").iterdir() if any(one.glob("test_*.py"))]
+    assert len(packages) >= 10 and len(tiers) >= 6
+    assert not [one.name for one in packages if f"| `src/penstock/{one.name}/` |" not in text]
+    assert not [one.name for one in tiers if f"`tests/{one.name}`" not in text]
+
+
+def test_every_answer_that_http_refuses_with_is_in_the_reference() -> None:
+    source = "".join(file.read_text() for file in (ROOT / "src/penstock/ops").glob("http*.py"))
+    statuses = set(re.findall(r"\b(?:refused\(|status = |else |503 if |\}, )([45]\d\d)\b", source))
+    page = (ROOT / "docs/reference/http.md").read_text()
+    assert {"401", "403", "413", "500"} <= statuses
+    assert not {one for one in statuses if f"| {one} |" not in page}
 
 
 def test_the_readme_names_the_two_commands() -> None:
@@ -189,6 +219,23 @@ def test_every_deployment_file_that_is_shown_is_read(tmp_path: Path) -> None:
 def test_every_public_path_is_in_the_reference() -> None:
     page = (ROOT / "docs/reference/http.md").read_text()
     assert not [path for path in PATHS if f"| `{path}` |" not in page]
+
+
+def test_every_private_path_is_in_the_reference_with_its_method_and_no_other_is() -> None:
+    page = (ROOT / "docs/reference/http.md").read_text()
+    found = set(re.findall(r"^\| `(/\w+)[^`]*` \| (GET|POST) \|", page, re.MULTILINE))
+    there = {(f"/{name}", "GET") for name in http_private.READ}
+    there |= {(f"/{name}", "POST") for name in http_private.ACT}
+    assert found == there | {(http_private.LINK, "POST"), (http_private.SESSION, "POST")}
+
+
+def test_what_a_post_does_by_more_or_fewer_words_is_in_the_reference() -> None:
+    """`rollback` goes back to the former generation; a drop of nothing in particular drops everything."""
+    page = (ROOT / "docs/reference/http.md").read_text()
+    (reindex,) = re.findall(r"^\| `/reindex` .*$", page, re.MULTILINE)
+    (drop,) = re.findall(r"^\| `/quarantine` \| POST .*drop.*$", page, re.MULTILINE)
+    assert '"rollback": true' in reindex
+    assert "without `index`, everything" in drop
 
 
 # A figure of a benchmark is named with its unit, or with what it is a ratio of.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from penstock.contracts import DocumentBuilder, Documents, Extent, Key, Rejection, Sink, Writes
 from penstock.engine import batch
-from penstock.engine.batch import IN_FLIGHT, STALE_S, Tally
-from penstock.errors import UnavailableError
+from penstock.engine.batch import IN_FLIGHT, STALE_S, Parts, Tally
+from penstock.errors import OperatorError, UnavailableError
 from penstock.model import Lsn
 from tests.fixtures.waiting import wait_until
 from tests.unit.engine_parts import Journal, MemoryBuilder, MemorySink, changes, parts
@@ -163,6 +163,33 @@ def test_rejections_name_their_sink_and_neighbours_land() -> None:
     assert sorted(one for _, one in sink.held) == ["a", "c"]
 
 
+def test_a_slow_chunk_holds_up_no_other() -> None:
+    """The others are done one after the other meanwhile, and their results come first."""
+    others = threading.Semaphore(0)
+
+    def act(item: int) -> int:
+        if item == 0:
+            for _ in range(5):
+                assert others.acquire(timeout=10)
+        else:
+            others.release()
+        return item
+
+    assert sorted(batch.in_flight(act, range(6))) == list(range(6))
+
+
+def test_what_fails_in_flight_is_told_and_nothing_else_is_begun() -> None:
+    begun: list[int] = []
+
+    def act(item: int) -> None:
+        begun.append(item)
+        raise UnavailableError(f"number {item}")
+
+    with pytest.raises(UnavailableError):
+        list(batch.in_flight(act, range(100)))
+    assert len(begun) <= IN_FLIGHT
+
+
 def test_so_many_chunks_are_in_flight_and_no_more() -> None:
     """Memory is bounded by the chunks in flight, and one is built while another is written."""
     meeting = threading.Barrier(IN_FLIGHT, timeout=10)
@@ -216,6 +243,40 @@ def test_content_that_grew_old_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> N
     assert "write" not in kinds(journal)
     mine = replace(mine, builder=MemoryBuilder(journal, {"a"}))
     assert batch.delivered(mine, [("books", [("a",)])], END).written == {"books": 1}
+
+
+@pytest.mark.parametrize(
+    "deliver",
+    [
+        lambda mine: batch.delivered(mine, [("books", [("a",)])], END),
+        lambda mine: batch.rebuilt(mine, "books", ["a"], END),
+        lambda mine: batch.rebuilt(mine, "books", [""], END),
+        lambda mine: batch.seeded(mine, "books", [(None, None)], END),
+    ],
+)
+def test_content_that_grew_old_in_one_sink_is_not_sent_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[[Parts], Tally]
+) -> None:
+    """E88: nor where the right to write was lost meanwhile."""
+    now, slowness, lost = 0.0, 0.0, False
+
+    class Slow(MemorySink):
+        def write(self, writes: Writes) -> Sequence[Rejection]:
+            nonlocal now, lost
+            now, lost = now + slowness, True
+            return super().write(writes)
+
+    def claim() -> None:
+        if lost and not slowness:
+            raise OperatorError("another penstock has taken over")
+
+    monkeypatch.setattr(batch.time, "monotonic", lambda: now)
+    for seconds, told in (STALE_S + 1, UnavailableError), (0.0, OperatorError):
+        slowness, lost, journal = seconds, False, Journal()
+        mine = parts(journal, Slow("slow"), MemorySink("next"), rows="a")
+        with pytest.raises(told):
+            deliver(replace(mine, claim=claim))
+        assert [entry[1] for entry in journal if entry[0] == "write"] == ["slow"]
 
 
 def test_ranges_of_a_seed_are_written_with_its_version_and_flushed() -> None:

@@ -35,7 +35,7 @@ def test_stop_is_what_happens_unless_the_index_says_otherwise(state: State) -> N
             judge([BOOK], on_error, state)
         assert isinstance(found.value, OperatorError)
         assert not isinstance(found.value, RetryableError)
-        assert "skip" in found.value.hint
+        assert 'on_error = "quarantine"' in found.value.hint
     assert state.quarantined() == []
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.contracts import Key, Rejection
 from penstock.engine.state import FORMAT, Chunk, Seed, State
-from penstock.errors import ConfigError, DiskError
+from penstock.errors import ConfigError, DiskError, OperatorError
 from penstock.model import Lsn
 
 SEED = Seed("books", "one", ("search", "copy"), Lsn(77))
@@ -183,10 +183,15 @@ def test_a_newer_format_is_refused_and_left_alone(state: State, tmp_path: Path) 
     assert file.read_bytes() == before
 
 
-def test_a_file_that_is_no_state_is_told_as_such(tmp_path: Path) -> None:
-    (tmp_path / "state.sqlite").write_bytes(b"something else entirely, and long enough" * 30)
-    with pytest.raises(DiskError, match="cannot be used"):
+@pytest.mark.parametrize(("keep", "why"), [(0, "SQLITE_NOTADB"), (100, "SQLITE_CORRUPT")])
+def test_a_file_that_is_no_state_or_a_damaged_one_is_told_as_such(keep: int, why: str, tmp_path: Path) -> None:
+    """Another folder, or rights to this one, would not help."""
+    State(tmp_path).close()
+    file = tmp_path / "state.sqlite"
+    file.write_bytes(file.read_bytes()[:keep] + b"something else entirely, and long enough" * 1000)
+    with pytest.raises(OperatorError, match=rf"state.sqlite is no SQLite file, or a damaged one \({why}\)") as found:
         State(tmp_path)
+    assert "Move it away: the next run then seeds every index anew" in found.value.hint
 
 
 def test_a_folder_that_cannot_be_made_is_told_as_such(tmp_path: Path) -> None:

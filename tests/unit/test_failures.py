@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from pyspark.errors import PySparkException
 
+from penstock.engine.batch import naming
 from penstock.engine.policy import RejectedError
 from penstock.errors import ConfigError, DiskError, OperatorError, RetryableError, UnavailableError
 from penstock.spark.failures import telling, told
+from tests.unit.engine_parts import MemorySink
 
 WORKER = """Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0:
  org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -33,6 +37,27 @@ def test_what_a_task_raised_is_raised(text: str, kind: type[Exception], message:
     with pytest.raises(kind) as found, telling():
         raise PySparkException(WORKER.format(error=text))
     assert (found.value.message, found.value.hint) == (message, hint)  # type: ignore[attr-defined]
+
+
+def test_of_errors_that_led_to_one_another_the_last_is_raised() -> None:
+    """What somebody has to mend is not waited out because passing trouble came before it."""
+    first = "penstock.errors.UnavailableError: it is away\nCheck it.\n"
+    text = f"{first}\nThe above exception was the direct cause of the following exception:\n\nTraceback\n"
+    with pytest.raises(ConfigError, match="no such index"), telling():
+        raise PySparkException(WORKER.format(error=f"{text}penstock.errors.ConfigError: no such index"))
+
+
+@pytest.mark.parametrize("hint", ["", "Check it."])
+def test_which_sink_failed_in_a_task_is_known(hint: str) -> None:
+    """E73: it is left behind past the limit, also where it still answers when it is asked what it holds."""
+    try:
+        with naming(MemorySink("my search")):
+            raise UnavailableError("it is away", hint=hint)
+    except UnavailableError as error:
+        text = "".join(traceback.format_exception(error))
+    with pytest.raises(UnavailableError) as found, telling():
+        raise PySparkException(WORKER.format(error=text))
+    assert (found.value.message, found.value.hint, found.value.sink) == ("it is away", hint, "my search")
 
 
 @pytest.mark.parametrize("words", ["No space left on device", "Read-only file system"])

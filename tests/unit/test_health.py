@@ -65,6 +65,7 @@ def test_what_a_killed_reader_left_is_removed_by_whoever_looks(place: Path) -> N
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     place.mkdir(mode=0o700)
+    (place / f"reader-1-{gone.pid}.new").write_text('{"slot":')  # its first report, half written
     left = health.ReaderHealth("s", "h", gone.pid, "0/1", "0/1", 0, 0.0)
     (place / "reader-0-1.json").write_text(json.dumps({name: getattr(left, name) for name in left.__slots__}))
     assert health.readers() == []

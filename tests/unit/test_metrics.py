@@ -76,6 +76,13 @@ def test_every_metric_is_told_with_its_kind_and_labels_and_no_other_is() -> None
             assert tuple(re.findall(r'(\w+)="', labels)) == metric.labels
 
 
+def test_a_position_that_is_not_known_yet_is_no_zero() -> None:
+    """Before the first batch nothing is applied; a slot may have confirmed nothing."""
+    told = {**TOLD, "position": "0/0", "source": {**TOLD["source"], "confirmed": "0/0", "received": None}}
+    assert samples(render(told, histograms()))["penstock_position_bytes"] == {'at="written"': 0x80}
+    assert "penstock_position_bytes" not in render({**told, "source": None}, histograms())
+
+
 def test_numbers_are_those_of_the_run() -> None:
     found = samples(render(TOLD, histograms()))
     assert found["penstock_changes_total"] == {"": 12}

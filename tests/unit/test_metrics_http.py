@@ -8,13 +8,17 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock.app.watching import Watching
+from penstock.config.deployment import Server
 from penstock.errors import ConfigError, OperatorError, UnavailableError
 from penstock.ops.http import HttpServer, is_loopback, parse_address
 from penstock.ops.http_access import Access, read_token
@@ -179,6 +183,36 @@ def test_a_link_lets_one_browser_in_once(address: str, token: str, clock: Clock)
     assert ask(address, "/status", Cookie=mine).status == 401
 
 
+def test_a_link_that_is_shown_for_long_stays_good_until_it_is_used(address: str, token: str, clock: Clock) -> None:
+    by_token = {"Authorization": f"Bearer {token}", **JSON}
+
+    def link(code: str = "") -> str:
+        return str(ask(address, "/link", "POST", {"code": code}, **by_token).json["code"])
+
+    shown = link()
+    for _ in range(5):
+        clock.now += 500
+        assert link(shown) == shown, "the one that is shown, with its time begun anew"
+    assert ask(address, "/session", "POST", {"secret": shown}, **JSON).status == 200
+    fresh = link(shown)
+    assert fresh != shown, "it was used"
+    assert ask(address, "/session", "POST", {"secret": shown}, **JSON).status == 401
+    clock.now += 601
+    late = link(fresh)
+    assert late != fresh, "it was too old"
+    assert link("made-up") not in ("made-up", late)
+
+
+def test_another_programs_cookies_keep_nobody_out(address: str, token: str) -> None:
+    """A browser sends those of every port of a host, however they are written."""
+    mine = ask(address, "/session", "POST", {"secret": token}, **JSON).headers["Set-Cookie"].partition(";")[0]
+    name = mine.partition("=")[0]
+    for other in ('prefs={"a":1}', "x=a b", "[]=1", "=", "no-value", f"{name}=old", '"'):
+        for cookies in (f"{other}; {mine}", f"{mine}; {other}"):
+            assert ask(address, "/status", Cookie=cookies).status == 200, cookies
+        assert ask(address, "/status", Cookie=f"{other}; other_{mine}").status == 401, other
+
+
 def test_another_sites_page_cannot_act(address: str, token: str) -> None:
     cookie = ask(address, "/session", "POST", {"secret": token}, **JSON).headers["Set-Cookie"].partition(";")[0]
     mine = {"Cookie": cookie, **JSON}
@@ -275,6 +309,69 @@ def test_an_address_in_use_is_told_and_served_when_it_is_free(
     waiting = socket.create_server(("127.0.0.1", 0))
     HttpServer(f"127.0.0.1:{waiting.getsockname()[1]}", Public(), "public_address", "health and metrics").close()
     waiting.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_this_machine_is_answered_by_either_of_its_own_addresses(host: str) -> None:
+    """Browsers take localhost for the one or the other."""
+    own = [one for one in ("127.0.0.1", "::1") if is_there(one)]
+    if host.strip("[]") not in (*own, "localhost"):
+        return
+    server = HttpServer(f"{host}:0", Public(), "public_address", "health and metrics")
+    port = server.address.rpartition(":")[2]
+    assert server.address == f"{host}:{port}"
+    assert [ask(f"[{one}]:{port}" if ":" in one else f"{one}:{port}", "/healthz").status for one in own] == [200] * len(
+        own
+    )
+    server.close()
+    for one in own:
+        socket.create_server((one, int(port)), family=family(one)).close()
+
+
+def test_what_another_program_has_at_the_other_address_is_left_to_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        if is_there("::1"):
+            server = HttpServer(f"[::1]:{port}", Public(), "public_address", "health and metrics")
+            assert ask(server.address, "/healthz").status == 200
+            server.close()
+
+
+def family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def is_there(host: str) -> bool:
+    """Whether this machine has the address."""
+    try:
+        socket.create_server((host, 0), family=family(host)).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("public", "private", "said"),
+    [
+        ("127.0.0.1:0", "127.0.0.1:99999", "'127.0.0.1:99999' is not an address"),
+        ("127.0.0.1:9999999", "127.0.0.1:0", "'127.0.0.1:9999999' is not an address"),
+        ("[::1]:9464", "[::1]:9464", r"public_address and private_address are both \[::1\]:9464"),
+        ("127.0.0.1:9464", "localhost:9464", r"public_address and private_address are both 127\.0\.0\.1:9464"),
+        ("127.0.0.1:9464", "[::1]:9464", r"public_address and private_address are both 127\.0\.0\.1:9464"),
+    ],
+)
+def test_addresses_that_cannot_both_be_served_are_refused_before_one_is(public: str, private: str, said: str) -> None:
+    deployment: Any = SimpleNamespace(server=Server(public, private))
+    before = threading.active_count()
+    with pytest.raises(ConfigError, match=said):
+        Watching(deployment)
+    assert threading.active_count() == before
+
+
+def test_any_free_port_may_be_asked_for_twice() -> None:
+    deployment: Any = SimpleNamespace(server=Server("127.0.0.1:0", "127.0.0.1:0"))
+    with Watching(deployment) as watching:
+        assert watching.page == "", "until the deployment runs"
 
 
 def test_an_address_of_another_machine_is_refused_by_its_setting() -> None:

@@ -82,6 +82,34 @@ def test_rates_are_of_the_last_seconds(report: Report, monkeypatch: pytest.Monke
     assert sampler.told()["rates"] == {"changes_per_s": 10.0, "documents_per_s": 5.0, "wal_bytes_per_s": 0.0}
 
 
+@pytest.mark.parametrize("written_before", [0, 70_000])
+def test_a_seed_that_begins_is_no_speed(written_before: int, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts from its own beginning, be that nothing or what an earlier run has written of it."""
+    sampler = Sampler(report, lambda: slot(400), lambda: None, lambda: 0)
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    report.seeding(Seed("books", "", (), Lsn(1), total=10))
+    report.seeded("books", 10, 50_000)
+    sampler.take()
+    report.seeding(Seed("books", "", (), Lsn(2), total=10, documents=written_before))
+    report.seeded("books", 1, 20)
+    now = 1002.0
+    sampler.take()
+    assert sampler.told()["rates"]["documents_per_s"] == 10.0
+
+
+def test_what_went_back_has_no_rate(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server that takes over may have written less."""
+    written = [400, 300]
+    sampler = Sampler(report, lambda: slot(written.pop(0)), lambda: None, lambda: 0)
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    sampler.take()
+    now = 1002.0
+    sampler.take()
+    assert sampler.told()["rates"] == {"changes_per_s": 0.0, "documents_per_s": 0.0, "wal_bytes_per_s": None}
+
+
 def test_a_thread_takes_samples_until_it_is_closed(report: Report) -> None:
     sampler = Sampler(report, lambda: slot(400), lambda: None, lambda: 0)
     sampler.close()
@@ -152,9 +180,10 @@ def test_commit_times_come_with_the_batch_also_with_one_that_is_too_large(
         assert [count for _, count in found.commits] == [1, 1]
         assert all(abs(time.time() - at) < 10 for at, _ in found.commits)
         now = postgres_clock_now()
-        desk.offer(Lsn(9), None, [now - n * 1000 for n in range(10_000)])
+        desk.offer(Lsn(9), None, [now - n * 1000 for n in range(10_000)], {"lsn": 9})
         assert fetch("desk.sock") is None
-        told = commits("desk.sock")
+        assert commits("desk.sock", {"lsn": 8}) == (), "those of another range"
+        told = commits("desk.sock", {"lsn": 9})
         assert sum(count for _, count in told) == 10_000
         assert len(told) <= 256
         assert min(at for at, _ in told) == pytest.approx(time.time() - 10, abs=2)

@@ -14,12 +14,15 @@ def test_a_process_is_alive_until_it_ends_collected_or_not() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     watched = processes.mark(child.pid)
     assert processes.is_alive(watched)
+    assert processes.runs(child.pid)
     assert processes.parent(child.pid) == os.getpid()
     wait_until(lambda: "input()" in processes.command(child.pid), what="the child to become its program")
     child.kill()
     wait_until(lambda: not processes.is_alive(watched), what="the process to end")
+    assert not processes.runs(child.pid)
     child.communicate()
     assert not processes.is_alive(watched)
+    assert not processes.runs(child.pid)
     assert processes.parent(child.pid) == 0
     assert processes.command(child.pid) == ""
 

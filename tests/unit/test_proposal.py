@@ -146,6 +146,12 @@ def test_every_table_is_an_index_or_has_the_reason_why_not(facts: Facts) -> None
     assert len({*names.values()}) == len(names)
 
 
+def test_an_index_is_named_in_lower_case_ascii_whatever_its_table_is_called() -> None:
+    tables = [QualifiedTable("s", name) for name in ("ÄRGER", "Straße", "İzmir", "ΟΔΟΣ", "Ⅷ", "Éé_ É")]
+    names = list(index_names(tables).values())
+    assert names == ["arger", "strasse", "izmir", "documents", "viii", "ee_e"]
+
+
 T = QualifiedTable("public", "t")
 
 

@@ -18,6 +18,7 @@ import penstock
 from penstock import contracts, model
 from penstock.model import Lsn, ReplicationConfig
 from penstock.postgres.capture import Stream, WalChangeCapture
+from penstock.reference import PostgresReferenceTableSource
 
 SIGNATURES = {
     "penstock.contracts": {
@@ -38,6 +39,24 @@ SIGNATURES = {
         "DocumentBuilder.keys": "(self, index: str, ids: Collection[str]) -> Mapping[str, Key]",
         "DocumentBuilder.settle": "(self, xids: Collection[int]) -> None",
         "Catalog.column": "(self, table: QualifiedTable, name: str) -> ColumnType | None",
+        "Sink.open": "(self, target: Target) -> None",
+        "Sink.shows": "(self, target: Target) -> bool",
+        "Sink.revive": "(self, target: Target) -> bool",
+        "Sink.generation": "(self, index: str) -> str",
+        "Sink.seeded": "(self, index: str) -> Lsn | None",
+        "Sink.seeding": "(self, index: str) -> None",
+        "Sink.complete": "(self, index: str, version: Lsn) -> None",
+        "Sink.write": "(self, writes: Writes) -> Sequence[Rejection]",
+        "Sink.outdone": "(self) -> int",
+        "Sink.flush": "(self) -> None",
+        "Sink.clear": "(self, index: str, version: Lsn) -> None",
+        "Sink.forget": "(self, index: str) -> None",
+        "Sink.holdings": "(self, name: str) -> Sequence[str]",
+        "Sink.remove": "(self, name: str) -> None",
+        "Sink.close": "(self) -> None",
+        "SharedSink.join": "(self, target: Target, generation: str) -> None",
+        "ReadableSink.look": "(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]",
+        "ReadableSink.scan": "(self, index: str) -> Iterator[list[str]]",
         "ReferenceTableSource.poll_snapshot": "(self) -> pa.RecordBatch | None",
         "ReferenceTableSource.is_snapshot_complete": "(self) -> bool",
         "ReferenceTableSource.poll_changes": "(self) -> pa.RecordBatch | None",
@@ -84,6 +103,19 @@ SIGNATURES = {
         ),
         "postgres_clock_now": "() -> int",
         "postgres_clock_to_unix_ms": "(micros: int) -> int | None",
+    },
+    "penstock.document.build": {
+        "PgDocumentBuilder": (
+            "(spec: SourceSpec, connection_url: str | ConnectionSettings, *, max_connections: int = 4,"
+            " chunk_keys: int = 1000, chunk_bytes: int = 8388608, settle_timeout_s: float = 60.0) -> None"
+        ),
+    },
+    "penstock.document.spec": {
+        "SourceSpec": "(schemas: Sequence[DocumentSchema]) -> None",
+        "SourceSpec.thin_columns": "(self) -> Mapping[QualifiedTable, Sequence[str]]",
+    },
+    "penstock.document.reading": {
+        "read_schema": "(source: str | Path, index: str) -> DocumentSchema",
     },
     "penstock.reference": {
         "ReferenceCapture": (
@@ -221,6 +253,12 @@ def test_a_copy_with_publication_management_leaves_the_original_alone() -> None:
     assert copy is not capture
     assert copy.config is capture.config
     assert (capture._required, copy._required) == (frozenset(), {model.QualifiedTable("public", "t")})
+
+
+def test_a_table_of_references_keeps_its_contract() -> None:
+    for name in (one for one in vars(contracts.ReferenceTableSource) if not one.startswith("_")):
+        expected = inspect.signature(getattr(contracts.ReferenceTableSource, name))
+        assert inspect.signature(getattr(PostgresReferenceTableSource, name)) == expected, name
 
 
 def test_every_seam_says_what_it_promises() -> None:

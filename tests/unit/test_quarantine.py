@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,7 +157,7 @@ def test_a_large_quarantine_costs_a_batch_no_more_than_a_small_one(
     assert state.aside() == {("books", EVERY)}
     tally = batch.Tally()
     writes = Writes(Lsn(7), Documents("books", ["a", "c", "new"], [b"{}", b"{}", None]))
-    batch.write([MemorySink("memory")], writes, tally, state.aside())
+    batch.write(replace(parts([], MemorySink("memory")), aside=state.aside()), writes, tally, time.monotonic())
     quarantine.heal(state, tally.healed, Lsn(7))
     assert [one.id for one in state.quarantined()] == ["b", "c"], "c was rejected at a newer version"
     assert state.aside() == {("books", "b"), ("books", "c")}

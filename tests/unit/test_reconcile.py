@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from penstock.app.reconcile import Course, work
+from penstock.app.reconcile import Course, Looks, work
+from penstock.cli.main import run
 from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection, Writes
 from penstock.document.ids import document_id
 from penstock.engine import reconcile
-from penstock.engine.batch import Parts
+from penstock.engine.batch import Parts, Tally
+from penstock.engine.marks import Marks
 from penstock.engine.reconcile import Comparison, Ground
 from penstock.engine.state import Seed, State
 from penstock.model import Lsn
 from tests.unit.engine_parts import MemoryBuilder, MemorySink
 
 INDEX = "books"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 EVERYTHING: list[reconcile.Range] = [(None, ("m",)), (("m",), None)]
 
 
@@ -68,6 +71,8 @@ class World:
         self.sink = Readable()
         self.parts = Parts(self.builder, {INDEX: [self.sink, MemorySink("log")]})
         self.rejections: list[Any] = []
+        self.healed: list[Any] = []
+        self.aside: frozenset[tuple[str, str]] = frozenset()
         self.written: set[str] = set()
         for documents in self.builder.build(INDEX, [(row,) for row in sorted(self.builder.rows)]):
             self.sink.write(Writes(Lsn(5), documents))
@@ -86,7 +91,13 @@ class World:
         return lambda: self.written & set(ids)
 
     def compare(self, *, repair: bool = False, catch_up: Callable[[], None] = lambda: None) -> Comparison:
-        ground = Ground(lambda: Lsn(10), self.watch, catch_up, self.rejections.extend, lambda done: None, repair)
+        def judge(tally: Tally, version: Lsn) -> None:
+            self.rejections += tally.rejected
+            self.healed += [(*one, version) for one in tally.healed]
+
+        def advanced(done: int) -> None: ...
+
+        ground = Ground(lambda: Lsn(10), self.watch, catch_up, judge, lambda: self.aside, advanced, repair)
         (found,) = reconcile.compare(self.parts, INDEX, EVERYTHING, ground)
         return found
 
@@ -94,6 +105,16 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+def test_an_index_that_the_file_disables_is_not_said_to_be_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Path(shutil.copytree(EXAMPLES / "shop", tmp_path / "shop"))
+    file = shop / "penstock.toml"
+    file.write_text(file.read_text().replace('name = "products"', 'name = "products"\nenabled = false'))
+    assert run(["reconcile", "products", "--config", str(shop)]) == 2
+    assert "index products is disabled in the deployment" in capsys.readouterr().err
 
 
 def test_a_sink_that_is_right_has_no_difference(world: World) -> None:
@@ -194,6 +215,16 @@ def test_what_a_sink_rejects_of_a_repair_is_told(world: World) -> None:
     assert [(sink, one.id) for sink, one in world.rejections] == [("memory", "a")]
 
 
+def test_what_a_repair_writes_is_in_quarantine_no_more(world: World) -> None:
+    """E81: a later success clears it, whoever has it; what the sink rejects again stays."""
+    world.aside = frozenset({(INDEX, "a"), (INDEX, "b"), (INDEX, "c")})
+    world.sink.rejects = frozenset("a")
+    world.set("a", b"{}")
+    world.set("b", b"{}")
+    assert world.compare(repair=True).repaired == 1
+    assert world.healed == [("memory", INDEX, "b", Lsn(10))]
+
+
 def test_much_that_differs_is_mended_in_portions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: what seems to differ is looked at again before there is too much of it."""
     monkeypatch.setattr(reconcile, "_SUSPECTS", 4)
@@ -226,10 +257,29 @@ def test_what_was_built_anew_during_a_comparison_is_not_compared(
             return [Comparison(INDEX, "memory")]
 
         monkeypatch.setattr("penstock.app.reconcile.compare", compare)
-        monkeypatch.setattr("penstock.app.reconcile.cuts", lambda *_: [])
         monkeypatch.setattr(sink, "seeded", lambda index: Lsn(1))
         course = Course(repair=False)
-        prepared: Any = SimpleNamespace(state=state, settings=None, schemas=SimpleNamespace(schema=lambda index: None))
-        work(course, prepared, replace(world.parts, sinks={INDEX: [sink]}), [INDEX], None)  # type: ignore[arg-type]
+        looks = Looks(state, lambda index: [], lambda index: "")
+        work(course, looks, replace(world.parts, sinks={INDEX: [sink]}), [INDEX], None)  # type: ignore[arg-type]
     assert course.skipped == ({} if meanwhile == "nothing" else {INDEX: "a seed of it began meanwhile"})
     assert len(course.comparisons) == (meanwhile == "nothing")
+
+
+@pytest.mark.parametrize(
+    ("besides", "stays"),
+    [([], False), ([Readable("piped", exact=False)], True), ([MemorySink("lines")], False)],
+    ids=["everything compared", "one cannot be", "one is seeded at each start"],
+)
+def test_a_mark_goes_when_every_sink_is_mended(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, besides: list[MemorySink], stays: bool
+) -> None:
+    """E77: a sink that cannot be compared keeps what it lacks, and the index its mark."""
+    monkeypatch.setattr("penstock.app.reconcile.compare", lambda *_: [Comparison(INDEX, "memory")])
+    sinks = [world.sink, *besides]
+    for sink in sinks:
+        monkeypatch.setattr(sink, "seeded", lambda index, sink=sink: None if sink.name == "lines" else Lsn(1))
+    with closing(State(tmp_path)) as state:
+        Marks(state).mark({INDEX: "a partition came"})
+        parts = replace(world.parts, sinks={INDEX: sinks})
+        work(Course(repair=True), Looks(state, lambda index: [], lambda index: ""), parts, [INDEX], None)  # type: ignore[arg-type]
+        assert bool(Marks(state).marked()) == stays

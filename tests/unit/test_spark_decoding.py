@@ -171,6 +171,17 @@ def test_any_table_comes_as_before_and_after() -> None:
     assert [row["_missing"] for row in rows[:2]] == [[], ["v"]]
 
 
+def test_json_of_any_table_comes_as_its_exact_text_where_that_is_asked_for() -> None:
+    """E4: with what VARIANT has no room for, beside NULL and a JSON null."""
+    now = (ID, ("j", 3802), ("k", 114))
+    exact = b'{"a": 1e999,  "b": "x"}'
+    messages = relation(*now), pg.Insert(1, (b"1", b"1e999", exact)), pg.Insert(1, (b"2", b"null", None))
+    rows = read((), *messages, tables="t", jsonColumns="string")
+    assert [(variant(row["after"]), row["_missing"]) for row in rows] == [
+        ({"id": 1, "j": "1e999", "k": exact.decode()}, []), ({"id": 2, "j": "null", "k": None}, [])
+    ]  # fmt: skip
+
+
 def test_one_bad_value_does_not_cost_the_others_of_its_row() -> None:
     """E104: in a stream of several tables."""
     now = (ID, ("j", 3802), ("k", 114))
@@ -214,3 +225,13 @@ def test_rows_of_several_tables_come_by_their_places() -> None:
 def test_a_column_that_is_named_like_an_added_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="has a column _seq"):
         changes_type([pg.Column("_seq", values.INT4, -1, False)], "variant")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_nothing_of_a_table_that_was_not_asked_for_is_looked_at(many: bool) -> None:
+    """E8, E104: a publication may carry others, with values and names that none of ours could have."""
+    other = relation(("_seq", values.DATE), table=OTHER, oid=2)
+    options = {"tables": "public.t"} if many else {}
+    messages = pg.Insert(2, (b"infinity",)), pg.Insert(1, (b"1",)), pg.Truncate((2, 1))
+    rows = read((ID,), other, relation(ID), *messages, **options)
+    assert [row["_change_type"] for row in rows] == ["insert", "truncate"]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
 
+from penstock.engine.batch import IN_FLIGHT
+from penstock.engine.policy import Backoff
+from penstock.engine.report import Report
+from penstock.engine.state import Chunk
 from penstock.errors import UnavailableError
 from penstock.spark.pipeline import Pipeline
+from penstock.spark.seeds import _waves
 
 
 @pytest.mark.parametrize(("lasts_s", "told"), [(0.2, UnavailableError), (60, ConnectionRefusedError)])
@@ -32,3 +38,31 @@ def test_a_jvm_that_is_about_to_end_has_ended(
     finally:
         jvm.kill()
         jvm.wait()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 31, 64, 65, 100, 1000])
+def test_a_seed_is_dealt_out_in_equal_waves_for_all_who_work_on_it(count: int) -> None:
+    chunks = [Chunk(at, None, None) for at in range(count)]
+    waves = list(_waves(chunks))
+    assert [chunk for wave in waves for chunk in wave] == chunks
+    sizes = {len(wave) for wave in waves}
+    assert not sizes or (max(sizes) <= 32 and max(sizes) - min(sizes) <= 1)
+    assert count < 2 or len(waves) % IN_FLIGHT == 0
+
+
+def test_a_sink_that_fails_while_another_is_left_behind_is_borne_too() -> None:
+    """E73, E86: the plan without the one asks the other what it holds, which may not answer either."""
+    opened: list[Any] = []
+    plan: Any = SimpleNamespace(
+        roll=SimpleNamespace(limit=None), heirs=SimpleNamespace(outgoing={}), reopened=lambda: opened.append(1) or plan
+    )
+    nothing: Any = None
+    running = Pipeline(nothing, plan, nothing, Report({}), _backoff=Backoff(first_s=0.001))
+
+    def consider(failure: Exception) -> bool:
+        raise UnavailableError("the other is down, too")
+
+    running._absence.consider = consider  # type: ignore[method-assign, assignment]
+    running._bear(UnavailableError("it is down"))
+    assert opened
+    assert running.report.trouble == "the other is down, too"

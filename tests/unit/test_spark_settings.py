@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.postgres import processes
 from penstock.spark import requirement, settings
+from penstock.spark.batch import _beside_the_driver
+from penstock.spark.daemon import without_zips
 from penstock.spark.session import cut
 
 ROOT = Path(__file__).parents[2]
@@ -101,3 +104,40 @@ def test_on_another_version_the_source_says_so_when_it_is_used_and_harms_no_othe
     assert run.stderr.endswith(
         'ConfigError: PySpark 4.1.4 is installed; Penstock runs on 4.2 and 4.3\nRun: pip install "penstock[spark]"\n'
     )
+
+
+def test_a_worker_leaves_the_zip_file_of_the_pyspark_that_it_finds_as_a_folder(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    for name in "pyspark", "py4j":
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").touch()
+    zips = [str(packages / "pyspark" / "python" / "lib" / name) for name in ("pyspark.zip", "py4j-0.10-src.zip")]
+    others = ["/opt/spark/python/lib/pyspark.zip", "/somewhere/deps.zip"]
+    assert without_zips([*zips, *others, str(packages)]) == [*others, str(packages)]
+    assert without_zips([*zips, *others]) == [*zips, *others], "PySpark is nowhere else"
+
+
+def test_the_daemon_that_workers_are_forked_from_has_no_threads() -> None:
+    program = "import sys, penstock.spark.daemon; print([name for name in ('pyarrow', 'numpy') if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "jvm"),
+    [
+        ("python -m pyspark.daemon pyspark.worker", 20),
+        ("python -m penstock.spark.daemon pyspark.worker", 20),
+        ("java --conf spark.python.daemon.module=penstock.spark.daemon pyspark-shell", 10),
+    ],
+)
+def test_who_reads_a_snapshot_finds_the_jvm_behind_any_daemon(
+    monkeypatch: pytest.MonkeyPatch, words: str, jvm: int
+) -> None:
+    monkeypatch.setattr("os.getppid", lambda: 10)
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    monkeypatch.setattr(processes, "command", {10: words}.__getitem__)
+    monkeypatch.setattr(processes, "parent", {10: 20}.__getitem__)
+    monkeypatch.setattr(processes, "mark", lambda pid: pid)
+    folder, watched = _beside_the_driver()
+    assert (watched, folder.name.rpartition("-")[2]) == (jvm, str(jvm))

@@ -14,10 +14,11 @@ from penstock.engine.batch import Parts, Tally
 from penstock.engine.state import Chunk
 from penstock.model import Lsn
 from penstock.spark import spread
-from penstock.spark.spread import Opener
+from penstock.spark.spread import Filling, Opener
 from tests.unit.engine_parts import Journal, MemoryBuilder, MemorySink, changes, parts
 
 _numbers = itertools.count()
+NOTHING = Filling("books", Lsn(1), frozenset())
 
 
 class Frame:
@@ -124,14 +125,17 @@ def test_a_task_of_a_seed_writes_its_ranges_with_the_seeds_version() -> None:
     sink = MemorySink()
     shares = [[Chunk(0, None, ("b",)), Chunk(2, ("d",), None)], [Chunk(1, ("b",), ("d",))]]
     numbers = pa.record_batch([[0]], names=["id"])
-    said = list(spread._seed(opener(parts([], sink, rows="abcdef")), "books", Lsn(33), shares, iter([numbers])))
-    assert spread._gathered(Frame(*said)).written == {"books": 4}  # type: ignore[arg-type]
+    filling = Filling("books", Lsn(33), frozenset({("books", "a"), ("books", "c")}))
+    said = list(spread._seed(opener(parts([], sink, rows="abcdef")), filling, shares, iter([numbers])))
+    tally = spread._gathered(Frame(*said))  # type: ignore[arg-type]
+    assert tally.written == {"books": 4}
+    assert tally.healed == [(sink.name, "books", "a")], "what is in quarantine, and was taken now"
     assert sorted(one for _, one in sink.held) == ["a", "b", "e", "f"]
     assert {version for version, _ in sink.held.values()} == {Lsn(33)}
 
 
 def test_a_task_of_a_seed_without_ranges_does_nothing() -> None:
-    assert list(spread._seed(Opener(lambda: parts([]), (), "none"), "books", Lsn(1), [], iter([]))) == []
+    assert list(spread._seed(Opener(lambda: parts([]), (), "none"), NOTHING, [], iter([]))) == []
 
 
 def test_a_process_opens_a_deployments_parts_once() -> None:
