@@ -5,7 +5,7 @@ PYTHON ?= python3
 FUZZ_SECONDS ?= 300
 SOAK_MINUTES ?= 60
 SOAK_ROWS ?= 10000000
-SOAK_ONLY ?= tests/soak tests/e2e
+SOAK_ONLY ?= tests/soak tests/sinks tests/e2e
 export DEMO_SECONDS
 
 BIN := .venv/bin
@@ -14,7 +14,7 @@ TWO := -n 2 --dist
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit pg spark e2e browser pictures test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference bench-operations fuzz soak soak-long wheel docs clean
+.PHONY: help demo test unit pg spark e2e nodes browser pictures test-spark42 lint types bench bench-capture bench-spark bench-documents bench-engine bench-reference bench-operations fuzz soak soak-long wheel docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -25,7 +25,7 @@ demo: .venv/demo.stamp  ## an embedded Postgres, a busy shop, three search index
 # One step after the other, each with its duration; the first ones leave a core to what the last ones need.
 test: .venv/test.stamp  ## lint, types, unit, 30 s of fuzz, real servers, Spark, the whole pipeline
 	@begin=$$(date +%s); \
-	$(MAKE) --no-print-directory .venv/archive.stamp > /dev/null 2>&1 & \
+	$(MAKE) --no-print-directory .venv/archive.stamp nodes browser > /dev/null 2>&1 & \
 	for step in lint types unit fuzz pg spark e2e; do \
 	  [ $$step != spark ] || wait; \
 	  from=$$(date +%s); echo "--- $$step"; \
@@ -43,14 +43,17 @@ pg: .venv/test.stamp  ## tests against real servers, two majors
 spark: .venv/archive.stamp  ## tests on Spark, which brings its own Java
 	@$(BIN)/python -m pytest -q $(TWO) worksteal tests/spark
 
-e2e: .venv/archive.stamp browser  ## sinks on real search nodes, and the whole pipeline
-	@$(BIN)/python -m pytest -q $(TWO) loadgroup -m "not long" tests/sinks tests/e2e
+e2e: .venv/archive.stamp nodes browser  ## sinks on real search nodes, and the whole pipeline
+	@$(BIN)/python -m pytest -q $(TWO) loadgroup -m "not long" tests/e2e tests/sinks
+
+nodes: .venv/test.stamp  ## fetch the search servers that tests start, by package name
+	@$(BIN)/python -m tests.fixtures.nodes
 
 browser:  ## Chromium, in which the page is tested: by apt where this is Debian and root, else yours to install
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	    echo "--- installing Chromium"; \
-	    { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium fonts-dejavu-core; } > /dev/null; \
+	    { apt-get -qq -o Acquire::Retries=3 update && apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends chromium fonts-dejavu-core; } > /dev/null; \
 	  else echo "There is no Chromium here: without CI set, the tests of the page are skipped."; fi; }
 
 pictures: .venv/test.stamp browser  ## the docs' pictures of the page, taken of the running demo
@@ -59,14 +62,15 @@ pictures: .venv/test.stamp browser  ## the docs' pictures of the page, taken of 
 test-spark42: .venv-spark42/test.stamp  ## the smoke tests on the oldest PySpark that is supported
 	@.venv-spark42/bin/python -m pytest -q -m smoke tests/spark
 	@.venv-spark42/bin/python -m pytest -q tests/spark42
-	@{ echo "PySpark 4.2.1, $$(date -u +%F), all passed:"; \
+	@{ echo "PySpark 4.2.1, $$(date -u +%F), commit $$(git rev-parse --short HEAD), all passed:"; \
 	  .venv-spark42/bin/python -m pytest -q --collect-only -m smoke tests/spark | grep ::; \
 	  .venv-spark42/bin/python -m pytest -q --collect-only tests/spark42 | grep ::; } > tests/spark/last-run-on-4.2.txt
 
-lint: .venv/test.stamp  ## ruff (rules and format), the order of the layers, the container file, the scripts
+lint: .venv/test.stamp  ## ruff (rules and format), the order of the layers, the container file, the Kubernetes recipe, the scripts
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "Mend it with: ruff check --fix . && ruff format ."; exit 1; }
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/hadolint deploy/Dockerfile
+	@$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes/[!k]*.yaml
 	@$(BIN)/shellcheck deploy/spark-submit.sh .ci/run
 
 types: .venv/test.stamp  ## mypy, strict
@@ -97,18 +101,10 @@ fuzz: .venv/test.stamp  ## coverage-guided fuzz of the decoder (FUZZ_SECONDS)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python fuzz/decoder.py
 
 # Twice: as the tests choose, then with every run of the pipeline on Spark's tasks (of tests that do not take both anyhow;
-# where there are none, pytest says 5). What ends half-way has failed, however its log reads.
-SOAK := SOAK_ROWS=$(SOAK_ROWS) $(BIN)/python -m pytest -v --durations=0 --timeout=7200 $(SOAK_ONLY)
-soak: SHELL := /bin/bash
-soak: .venv/archive.stamp  ## the sizes that the guarantees name (SOAK_ROWS, SOAK_ONLY); hours; writes tests/soak/last-run.txt
-	@rm -f .soak.failed
-	@set -o pipefail; $(SOAK) | tee .soak.log || touch .soak.failed
-	@set -o pipefail; PENSTOCK_SPREAD=1 $(SOAK) | tee .soak.spread.log || test $$? = 5 || touch .soak.failed
-	@{ echo "$$(date -u +%F), commit $$(git rev-parse --short HEAD), SOAK_ROWS=$(SOAK_ROWS), $(SOAK_ONLY)"; \
-	  for log in .soak.log .soak.spread.log; do \
-	    case $$log in *spread*) echo "With --spread:";; esac; \
-	    grep -E ' (PASSED|FAILED|ERROR)|^[0-9.]+s call|passed|failed' $$log; \
-	  done; } > tests/soak/last-run.txt; test ! -e .soak.failed
+# where there are none, pytest says 5). Each test's last result is kept, with its commit, so it can be run in parts.
+SOAK := SOAK_ROWS=$(SOAK_ROWS) $(BIN)/python -m pytest -v --timeout=7200 --results tests/soak/last-run.txt $(SOAK_ONLY)
+soak: .venv/archive.stamp browser  ## the sizes that the guarantees name (SOAK_ROWS, SOAK_ONLY); hours; keeps tests/soak/last-run.txt
+	@failed=0; $(SOAK) || failed=1; PENSTOCK_SPREAD=1 $(SOAK) || test $$? = 5 || failed=1; exit $$failed
 
 soak-long: .venv/archive.stamp  ## one run for SOAK_MINUTES, and nothing of it grows; writes tests/soak/last-long-run.txt
 	@SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest -q -s tests/soak/test_long.py

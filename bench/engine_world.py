@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,6 +166,14 @@ class World:
             page = self.node.ask("POST", "/_search/scroll", {"scroll": "1m", "scroll_id": page["_scroll_id"]})[1]
         self.node.ask("DELETE", f"/_search/scroll/{page['_scroll_id']}")
 
+    def forget(self, run: Run) -> None:
+        """Be as before the run, which has ended."""
+        self.sql.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        self.sql.execute("DROP PUBLICATION bench")
+        shutil.rmtree(run.state)
+        for one in self.node.ask("GET", "/_cat/indices?format=json")[1]:
+            self.node.ask("DELETE", f"/{one['index']}")
+
     def compare(self) -> None:
         """Results before speed: every document equals what SQL says."""
         expected = {key: hash(_canonical(json.loads(body))) for key, body in self.by_hand()}
@@ -212,7 +221,10 @@ class Run:
         """Wait until everything that was committed so far is durable in the index."""
         ((end,),) = world.sql.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
         world.sql.execute("UPDATE book SET price = price WHERE id = 1")  # an end behind that
-        until(lambda: Lsn.parse((self.status() or {"position": "0/0"})["position"]) > Lsn.parse(end), "the last change")
+        until(
+            lambda: Lsn.parse((self.status() or {"position": "0/0"})["position"]) > Lsn.parse(end),
+            "the last change", pause_s=0.1,
+        )  # fmt: skip
 
     def in_phase(self, phase: str) -> bool:
         """Whether the index is that far, or further."""
