@@ -83,7 +83,7 @@ def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None
     assert "given up" in run.err
     asked = run_penstock("status", "--config", str(deployed.folder))
     assert asked.returncode == 1
-    assert "nothing runs" in asked.stderr
+    assert "no penstock run uses" in asked.stderr
     gone = run_penstock("teardown", "--yes", "--config", str(deployed.folder))
     assert gone.stdout.endswith("All of it is removed.\n"), gone.stderr
     assert not deployed.state.exists()

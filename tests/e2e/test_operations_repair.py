@@ -297,7 +297,7 @@ def test_a_lost_slot_is_made_anew_and_every_index_mended(operated: Operated) -> 
     operated.run.await_status(quarantined=1)
     assert operated.run.stop() == 0
     assert [one["id"] for one in operated.told("quarantine", "list")] == ["5"]
-    assert "nothing runs" in operated.penstock("quarantine", "replay", code=1)
+    assert "no penstock run uses" in operated.penstock("quarantine", "replay", code=1)
     assert "needs a yes" in operated.penstock("quarantine", "drop", code=2)
     assert operated.told("quarantine", "drop", "days", "5", "--yes") == {"dropped": 1}
     operated.reject_words(False)

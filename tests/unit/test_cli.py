@@ -391,6 +391,14 @@ def test_a_request_before_anybody_listens_is_not_forgotten() -> None:
         assert ending.exit_code == 143
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_may_be_interrupted_is_left_at_the_first_signal(number: signal.Signals) -> None:
+    with Ending() as ending, pytest.raises(KeyboardInterrupt), ending.interruptible():
+        os.kill(os.getpid(), number)
+        wait_until(lambda: False, what="the interrupt")
+    assert ending.requested.is_set()
+
+
 def test_an_ending_that_nobody_asked_for_calls_nothing() -> None:
     with Ending() as ending:
         ending.when_requested(lambda: pytest.fail("called"))

@@ -37,17 +37,18 @@ def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 wait_until(lambda: pipeline.asked, what="the pipeline to be asked to stop")
             raise error
 
-        nothing = SimpleNamespace(close=lambda: None, settings="where")
+        nothing = SimpleNamespace(close=lambda: None)
         monkeypatch.setattr("penstock.app.heartbeat.beating", lambda *asked: beats.append(asked) or nullcontext())
         monkeypatch.setattr(command, "_start", lambda *_: pipeline)
         monkeypatch.setattr(command, "_show", show)
-        monkeypatch.setattr("penstock.app.running.prepare", lambda *_: nothing)
         monkeypatch.setattr("penstock.app.commands.commands", lambda *_: {})
         monkeypatch.setattr("penstock.ops.control.Control", lambda *_: nothing)
         source = SimpleNamespace(slot="shop", publication="shop", heartbeat_s=7.0)
         deployment: Any = SimpleNamespace(
             source=source, prefix="", enabled=[], state=".penstock", locate=lambda path: str(tmp_path / path)
         )
+        prepared = SimpleNamespace(close=lambda: None, settings="where", deployment=deployment)
+        monkeypatch.setattr("penstock.app.running.prepare", lambda *_: prepared)
         watching: Any = SimpleNamespace(page="", attach=lambda *_: {}, pause=None, close=lambda: None)
         return command._run(deployment, watching, ("local[*]", {}), False)
 

@@ -144,9 +144,9 @@ def test_an_answer_that_takes_long_holds_up_no_other(state: Path, monkeypatch: p
 
 
 def test_where_nothing_runs_the_next_step_is_told(state: Path) -> None:
-    with pytest.raises(OperatorError, match="nothing runs with the state in") as found:
+    with pytest.raises(OperatorError, match="no penstock run uses") as found:
         ask(state, "status")
-    assert found.value.message == f"nothing runs with the state in {state}"
+    assert found.value.message == f"no penstock run uses the state folder {state}"
     assert "penstock run" in found.value.hint
 
 
@@ -172,7 +172,7 @@ def test_what_a_killed_process_left_is_taken_over(state: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LEAVE_BEHIND, str(state)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert (state / "control.sock").exists()
-    with pytest.raises(OperatorError, match="nothing runs"):
+    with pytest.raises(OperatorError, match="no penstock run uses"):
         ask(state, "status")
     control = Control(state, ANSWERS)
     assert ask(state, "status") == {"batches": 3}
@@ -193,7 +193,7 @@ def test_a_path_too_long_for_a_socket_is_no_trouble(far: Path) -> None:
     assert os.stat(folder).st_mode & 0o777 == 0o700
     control.close()
     assert not folder.exists()
-    with pytest.raises(OperatorError, match="nothing runs"):
+    with pytest.raises(OperatorError, match="no penstock run uses"):
         ask(far, "status")
 
 

@@ -312,7 +312,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
 
 def test_what_a_problem_quotes_cannot_steer_a_terminal_nor_fill_it() -> None:
     (found,) = problems('version: 1\ntable: a\nfields: [{long: id}]\n"\\e[31m\\r\\nx": 1\n')
-    assert "`\\x1b[31m\\r\\nx` is no key of the schema" in found
+    assert "`\\x1b[31m\\r\\nx` is not a key of the schema" in found
     (found,) = problems(f"version: 1\ntable: a\nfields: [{{long: id}}]\n{'x' * 900}: 1\n")
     assert len(found) < 600
 

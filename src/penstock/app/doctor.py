@@ -164,7 +164,9 @@ def _state(deployment: Deployment) -> Iterator[Finding]:
     try:
         trouble = ask(folder, "status")["trouble"]
     except OperatorError:
-        yield Finding("state", Verdict.NOTE, f"nothing runs with the state in {folder}", "Start it: penstock run.")
+        yield Finding(
+            "state", Verdict.NOTE, f"no penstock run uses the state folder {folder}", "Start it: penstock run."
+        )
         return
     if trouble:
         yield Finding(

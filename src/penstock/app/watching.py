@@ -19,7 +19,7 @@ from penstock.app.asked import number, text
 from penstock.config.deployment import LocalSink, Server
 from penstock.errors import ConfigError, OperatorError, UnavailableError
 from penstock.model import Lsn
-from penstock.ops.http import HttpServer, is_loopback, is_same, parse_address
+from penstock.ops.http import HttpServer, is_loopback, is_same, parse_address, require_usable
 from penstock.ops.http_access import Access, read_token
 from penstock.ops.http_private import Private
 from penstock.ops.http_public import Public
@@ -51,6 +51,7 @@ class Watching:
         address = deployment.server.public_address
         _require_two(address, deployment.server.private_address)
         self._servers = [HttpServer(address, self._public, "public_address", "health and metrics")]
+        require_usable(deployment.server.private_address, "private_address")  # it is bound once there is a page
         self._sampler: Sampler | None = None
         self._can: list[str] = []
 

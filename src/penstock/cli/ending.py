@@ -7,6 +7,7 @@ once; handlers and the thread are gone when the block is left. Deliberately not:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -14,7 +15,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -30,6 +31,7 @@ class Ending:
         self.requested = threading.Event()
         self.exit_code = 0
         self._call: Callable[[], None] = lambda: None
+        self._is_interruptible = False
         self._read, self._write = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="penstock-ending", daemon=True)
 
@@ -56,12 +58,23 @@ class Ending:
         if self.requested.is_set():
             call()
 
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """A block that is left by KeyboardInterrupt at the first signal: nothing in it has to end in order."""
+        self._is_interruptible = True
+        try:
+            yield
+        finally:
+            self._is_interruptible = False
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.exit_code = INTERRUPTED if number == signal.SIGINT else TERMINATED
         self.requested.set()
         os.write(self._write, b"s")
+        if self._is_interruptible:
+            raise KeyboardInterrupt
 
     def _watch(self) -> None:
         poll = select.poll()

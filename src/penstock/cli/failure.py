@@ -26,11 +26,11 @@ EXIT_CODES: Mapping[int, str] = {
     0: "done (also when whoever read the output has closed the pipe)",
     ACT: "somebody has to act: a setting or a right on the server, a slot, a publication; coverage is not complete;"
     " check or doctor found an error; a lock file is out of date; there is no such document or row; a document was"
-    " rejected again; reconcile or the demo leaves a difference; you said no",
+    " rejected again; reconcile or the demo found a difference that remains; you answered no",
     USAGE: "a flag, an argument, a file or a setting is wrong",
     RETRY: "passing trouble, such as a server that is down or a slot in use: try again later",
     DEFECT: "a defect of Penstock: please report it",
-    INTERRUPTED: "ended by Ctrl-C; run, and a demo that had begun, end in good order by it and give 0",
+    INTERRUPTED: "ended by Ctrl-C; run and demo, once they are under way, shut down cleanly and exit with 0",
     TERMINATED: "ended by SIGTERM, or the terminal went away; run and demo as above",
 }
 

@@ -62,7 +62,7 @@ class FollowOptions(TypedDict):
 @folder
 @option(
     "--key", multiple=True, metavar="[TABLE=]COLUMNS",
-    help="What tells rows apart, with commas; of which table, where there are several. Without it: the primary key.",
+    help="Columns that identify a row, separated by commas; name the table if there are several. Default: primary key.",
 )  # fmt: skip
 @option(
     "--unrepresentable", type=click.Choice(["error", "null"]), default="error", show_default=True,
@@ -70,7 +70,7 @@ class FollowOptions(TypedDict):
 )  # fmt: skip
 @option(
     "--refresh", type=click.Choice(["changes", "snapshot", "periodic"]), default="changes", show_default=True,
-    help="Follow changes; or read the table once, or again and again, without slot and publication.",
+    help="Follow changes; or read the table once, or periodically, without a slot or publication.",
 )  # fmt: skip
 @option(
     "--every", type=options.Number(min=0), default=60.0, show_default=True, metavar="SECONDS",

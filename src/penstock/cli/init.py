@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.check import progress
-from penstock.cli.options import SectionedCommand, as_json, connected_like_a_deployment, option, table_list
+from penstock.cli.options import SectionedCommand, as_json, connected, option, table_list
 from penstock.cli.output import print_json, print_table
 from penstock.config.proposal import SINKS
 from penstock.errors import ConfigError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @option("--force", is_flag=True, help="Write over files that exist.")
 @as_json
-@connected_like_a_deployment
+@connected
 def init(
     settings: ConnectionSettings, table: list[QualifiedTable], out: str, sink: str, force: bool, json: bool
 ) -> None:

@@ -28,9 +28,9 @@ from penstock.errors import ConfigError
 @as_json
 @logged
 def lock(config: str | None, out: str | None, check: bool, json: bool) -> int:
-    """Compile the deployment and its schema files to one lock file, which needs neither them nor a database.
+    """Compile the deployment and its schema files into one self-contained lock file; no database is needed.
 
-    A secret that stands in the file as a text is refused, and the variable to use instead is named. With --check
+    A secret written out in the file is refused, and the variable to use instead is named. With --check
     nothing is written; the exit code is 1 where the lock file is not what the files say.
     """
     from penstock.config.file import find_deployment, read_deployment

@@ -36,7 +36,7 @@ def _table(context: click.Context, parameter: click.Parameter, value: str) -> Qu
 @as_json
 @logged
 def lookup(table: QualifiedTable, key: tuple[str, ...], path: str, json: bool) -> int:
-    r"""Show the row of TABLE with this KEY, as the copy has it that penstock follow keeps, and how old the copy is.
+    r"""Show the row of TABLE with this KEY from the copy that penstock follow keeps, and how old that copy is.
 
     A key of several columns is given as several words, in the order of its columns; \N stands for NULL. Each is read as
     the type of its column, written as Postgres does.

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -31,7 +32,7 @@ Command = Callable[..., int | None]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-_SEVERAL_HELP = "Several in the variable: each on a line of its own, or parted by semicolons."
+_SEVERAL_HELP = "In the variable, put each value on its own line, or separate them with semicolons."
 
 
 class _Several(click.types.StringParamType):
@@ -62,7 +63,7 @@ def option(flag: str, *, only: str = "", also_envvar: str | None = None, **setti
 
 as_json = option("--json", is_flag=True, help="Answer as JSON on stdout; errors become JSON on stderr.")
 
-_PUBLICATION_HELP = "The publication that is read."
+_PUBLICATION_HELP = "The publication: which tables the server sends changes of."
 publication = option(
     "--publication", default="penstock", show_default=True, metavar="NAME", help=_PUBLICATION_HELP,
 )  # fmt: skip
@@ -79,13 +80,12 @@ yes = option("--yes", is_flag=True, help="Do not ask.")
 
 _URL_HELP = (
     "postgresql://user@host:port/database, or libpq's keywords. A password in it shows in the process list:"
-    " put such a URL into PENSTOCK_URL. What no flag says is taken from PG* variables and service files."
+    " put such a URL into PENSTOCK_URL. Without it, and without --host: DATABASE_URL. What neither says is taken from"
+    " PG* variables and service files."
 )
-_URL = option("--url", metavar="URL", help=_URL_HELP)
-# The variable that a deployment reads, where a deployment is about to be written.
-_DEPLOYMENTS_URL = option("--url", also_envvar="DATABASE_URL", metavar="URL", help=_URL_HELP)
 
 _CONNECTION = (
+    option("--url", metavar="URL", help=_URL_HELP),
     option("--host", metavar="HOST", help="Host name, address, or socket folder."),
     option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Port."),
     option("--database", metavar="NAME", help="Database."),
@@ -103,8 +103,20 @@ _CONNECTION = (
 )
 
 _LOGGING = (
-    option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="What to log."),
-    option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="On stderr."),
+    option(
+        "--log-level",
+        type=click.Choice(logs.LEVELS),
+        default="info",
+        show_default=True,
+        help="The least severe messages to log.",
+    ),
+    option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How the log on stderr is written.",
+    ),
 )
 
 SECTIONS = {
@@ -129,15 +141,7 @@ def logged(command: Command) -> Command:
 
 def connected(command: Command) -> Command:
     """Give a command the connection and logging flags; it gets the resolved `settings` as an argument."""
-    return _connected(command, _URL)
 
-
-def connected_like_a_deployment(command: Command) -> Command:
-    """The same for a command that writes a deployment: `DATABASE_URL`, which that will read, counts here, too."""
-    return _connected(command, _DEPLOYMENTS_URL)
-
-
-def _connected(command: Command, url: Callable[[Command], Command]) -> Command:
     @functools.wraps(command)
     def run(**given: Any) -> int | None:
         # Here and not above: the driver takes a quarter of a second to load, which --help need not wait for.
@@ -145,9 +149,11 @@ def _connected(command: Command, url: Callable[[Command], Command]) -> Command:
 
         fields = [one.name for one in dataclasses.fields(app.ConnectionNames)]
         names = app.ConnectionNames(**{name: given.pop(name) for name in fields})
+        if not names.url and not names.host:  # then it is the server of the deployment, which reads this variable, too
+            names = dataclasses.replace(names, url=os.environ.get("DATABASE_URL") or None)
         return command(settings=app.resolve_connection(names), **given)
 
-    return _with((url, *_CONNECTION), logged(run))
+    return _with(_CONNECTION, logged(run))
 
 
 class SectionedCommand(click.Command):

@@ -38,8 +38,8 @@ _POLL_S = 0.5
 def reconcile(index: tuple[str, ...], repair: bool, config: str | None, json: bool) -> int:
     """Compare every document of INDEX (of every index) in every sink with the database.
 
-    Beside a running deployment it is done there, and only what differs after live has caught up is told. Where none
-    runs, it is done here, and changes that wait in the slot count as differences. If the slot is gone or has lost
+    A running deployment does the work, and reports only what still differs once it has caught up. Where none runs,
+    this command does it, and changes that still wait in the slot count as differences. If the slot is gone or has lost
     changes, --repair makes another one first: the next run goes on from there.
     """
     from penstock.config.file import read_deployment

@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 
 @click.command(cls=SectionedCommand, short_help="Seed the indexes, then keep them current.")
 @options.config
-@option("--locked", metavar="FILE", help="A lock file (penstock lock), and nothing but one.")
+@option("--locked", metavar="FILE", help="Run this lock file (made by penstock lock); any other file is refused.")
 @option("--master", default="local[*]", show_default=True, help="The Spark master that does the work.")
 @option(
-    "--conf", multiple=True, metavar="NAME=VALUE", callback=options.settings, help="A setting of Spark's; repeat it."
+    "--conf", multiple=True, metavar="NAME=VALUE", callback=options.settings, help="A Spark setting; may be repeated."
 )
 @option("--spread", is_flag=True, help="Run every batch as a Spark job; without it, small ones are done by the driver.")
 @logged
@@ -58,37 +58,48 @@ def run(config: str | None, locked: str | None, master: str, conf: dict[str, str
 
 
 def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str, str]], spread: bool) -> int:
+    from penstock.app.running import prepare
+
+    with Ending() as ending:
+        try:
+            with ending.interruptible():  # it may wait for long: for another process, for a sink
+                prepared = prepare(deployment, watching.pause)
+        except KeyboardInterrupt:
+            _tell_it_never_began(deployment)
+            return 0
+        folder = tempfile.mkdtemp(prefix="penstock-run-")
+        try:
+            _work(prepared, watching, ending, _start(prepared, spark, os.path.join(folder, "batches.sock"), spread))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            watching.close()
+            prepared.close()
+    _tell_what_stays(deployment)
+    return 0
+
+
+def _work(prepared: Prepared, watching: Watching, ending: Ending, pipeline: Pipeline) -> None:
+    """Until somebody ends it, in good order."""
     from penstock.app.commands import commands
     from penstock.app.heartbeat import beating
-    from penstock.app.running import prepare
     from penstock.ops.control import Control
 
-    prepared = prepare(deployment, watching.pause)
+    ending.when_requested(pipeline.stop)
+    deployment = prepared.deployment
     state = Path(deployment.locate(deployment.state))
-    folder = tempfile.mkdtemp(prefix="penstock-run-")
+    control = Control(state, watching.attach(prepared, pipeline, commands(prepared, pipeline)))
+    _tell_where(state, watching.page)
     try:
-        with Ending() as ending:
-            pipeline = _start(prepared, spark, os.path.join(folder, "batches.sock"), spread)
-            ending.when_requested(pipeline.stop)
-            control = Control(state, watching.attach(prepared, pipeline, commands(prepared, pipeline)))
-            _tell_where(state, watching.page)
-            try:
-                with beating(prepared.settings, deployment.source.heartbeat_s):
-                    _show(pipeline)
-            except Exception as error:
-                if isinstance(error, PenstockError) or not ending.requested.is_set():
-                    raise
-                # A service manager signals every process of a service, and Spark's was quicker to end than the batch.
-                log.debug("Spark ended before the batch under way", exc_info=error)
-                click.echo("Spark was ended, too: the batch under way is done again by the next run.", err=True)
-            finally:
-                control.close()
-        _tell_what_stays(deployment)
-        return 0
+        with beating(prepared.settings, deployment.source.heartbeat_s):
+            _show(pipeline)
+    except Exception as error:
+        if isinstance(error, PenstockError) or not ending.requested.is_set():
+            raise
+        # A service manager signals every process of a service, and Spark's was quicker to end than the batch.
+        log.debug("Spark ended before the batch under way", exc_info=error)
+        click.echo("Spark was ended, too: the batch under way is done again by the next run.", err=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        watching.close()
-        prepared.close()
+        control.close()
 
 
 def _read(config: str | None, locked: str | None) -> Deployment:
@@ -148,6 +159,13 @@ def _tell_where(state: Path, page: str) -> None:
         except PenstockError as error:  # which is no reason not to run
             said = f"no link into it: {error.message}"
     click.echo(f"The page: {page} ({said})", err=True)
+
+
+def _tell_it_never_began(deployment: Deployment) -> None:
+    click.echo(
+        f"Stopped before it was at work. Slot {deployment.source.slot}, if there is one, holds WAL until the next run.",
+        err=True,
+    )
 
 
 def _tell_what_stays(deployment: Deployment) -> None:

@@ -28,7 +28,7 @@ _FIRST_ROWS = 100
 _DATA_EXCEPTION = "22"
 
 
-@click.command(cls=SectionedCommand, short_help="One real document.")
+@click.command(cls=SectionedCommand, short_help="Build one document from the database and print it.")
 @click.argument("index", metavar="INDEX")
 @click.argument("key", nargs=-1, metavar="[KEY]...")
 @options.config

@@ -19,7 +19,7 @@ def schema(context: click.Context) -> None:
     show_help(context)
 
 
-@schema.command(cls=SectionedCommand, short_help="Of penstock.toml.")
+@schema.command(cls=SectionedCommand, short_help="JSON Schema of penstock.toml.")
 @logged
 def config() -> None:
     """Print the JSON Schema of penstock.toml."""
@@ -28,7 +28,7 @@ def config() -> None:
     click.echo(json_.dumps(json_schema(), indent=2))
 
 
-@schema.command(cls=SectionedCommand, short_help="Of *.schema.yml.")
+@schema.command(cls=SectionedCommand, short_help="JSON Schema of *.schema.yml files.")
 @logged
 def index() -> None:
     """Print the JSON Schema of a document's schema file (*.schema.yml)."""

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 @as_json
 @logged
 def search(index: str, query: tuple[str, ...], limit: int, sink: str | None, config: str | None, json: bool) -> None:
-    """Show the documents of INDEX that fit QUERY best: their ids and where the words are.
+    """Show the documents of INDEX that match QUERY best: their ids, and the text in which the words were found.
 
-    All words have to be there, whatever their case and accents. `"a phrase"` is looked for in that order, `lov*` by its
-    beginning, `title:ada` in one field; `ada OR grace` is either, and `ada -grace` leaves out. Put QUERY into the
-    shell's own quotes: penstock search users 'ada "analytical engine"'
+    All words must occur; case and accents do not matter. `"a phrase"` finds the words in that order, `lov*` words that
+    begin so, `title:ada` the word in one field, `ada OR grace` either word, `ada -grace` the first without the second.
+    Quote QUERY for the shell: penstock search users 'ada "analytical engine"'
     """
     from penstock.config.file import read_deployment
     from penstock.sinks.local_search import LocalReader

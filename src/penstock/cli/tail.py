@@ -43,7 +43,7 @@ class TailOptions(TypedDict):
     help="Read this slot. Without it: a temporary one, from now on, gone at the end.",
 )  # fmt: skip
 @options.publication
-@option("--confirm", is_flag=True, help="Confirm what was printed, so that the slot moves; else it keeps all.")
+@option("--confirm", is_flag=True, help="Confirm what was printed, so the slot advances; else it keeps everything.")
 @option("--rows", is_flag=True, help="Show every column. Without it: those that identify a row, and foreign keys.")
 @option("--limit", only="tail", type=click.IntRange(min=1), metavar="N", help="End after N changes.")
 @option(

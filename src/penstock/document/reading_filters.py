@@ -63,7 +63,7 @@ class FilterShape:
         if not entries.keys() & set(COMPARISON.names()):
             word, entry = next(iter(entries.items()))
             known = [*RAW.names(), *ANY.names(), *COMPARISON.names()]
-            problems.add(entry.place, f"`{word}` is no key of a filter", choices(word, known))
+            problems.add(entry.place, f"`{word}` is not a key of a filter", choices(word, known))
             return BAD
         return _comparison(COMPARISON.read(node, name, problems), problems)
 

@@ -297,7 +297,7 @@ class Table:
             else:
                 meant.add(nearest(word, known.keys() - node.value.keys()))
                 hint = choices(word, known, node.value)
-                problems.add(entry.place, f"`{word}` is no key of {self.title}", hint)
+                problems.add(entry.place, f"`{word}` is not a key of {self.title}", hint)
         for key in self.keys:
             if key.required and key.name not in node.value:
                 found.bad.add(key.name)

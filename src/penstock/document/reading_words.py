@@ -103,7 +103,7 @@ class Fields:
             problems.add(node.entries[types[1]].place, f"a field has the types {words}", "a field has one type")
         elif unknown := [word for word in node.entries if word not in _SIBLINGS]:
             word = unknown[0]
-            problems.add(node.entries[word].place, f"`{word}` is no type of a field", choices(word, FIELDS))
+            problems.add(node.entries[word].place, f"`{word}` is not a type of a field", choices(word, FIELDS))
         else:
             problems.add(node.place, "a field has no type", choices("", FIELDS))
         return None

@@ -132,7 +132,7 @@ def ask(state: Path, question: str, *, patience_s: float | None = None, **detail
         ) from None
     except (OSError, ValueError):
         raise NothingRunsError(
-            f"nothing runs with the state in {state}",
+            f"no penstock run uses the state folder {state}",
             hint="Start it with penstock run, or name the deployment with --config.",
         ) from None
     if "error" in said:

@@ -103,15 +103,9 @@ class HttpServer:
         return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
 
     def _bind(self) -> bool:
-        try:
-            named = _Server(self._host, self._port, self._respond)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise ConfigError(
-                f"server.{self._setting} {self._host}:{self._port} cannot be used: {error.strerror}",
-                hint="Name an address of this machine, such as 127.0.0.1:9465, in [server].",
-            ) from None
+        named = _bound(self._host, self._port, self._respond, self._setting)
+        if named is None:
+            return False
         self._servers = [named, *_beside(named, self._host, self._respond)]
         return True
 
@@ -137,6 +131,26 @@ class HttpServer:
             self._thread.join(0.1)
         for one in self._servers:
             one.cut_off()
+
+
+def require_usable(address: str, setting: str) -> None:
+    """Stop where nothing can ever be served at the address; one that is in use may be free later."""
+    tried = _bound(*parse_address(address), lambda _: refused(503, "nothing is served here yet"), setting)
+    if tried is not None:
+        tried.server_close()
+
+
+def _bound(host: str, port: int, respond: Respond, setting: str) -> _Server | None:
+    """A server at the address, or None while it is in use by another process."""
+    try:
+        return _Server(host, port, respond)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise ConfigError(
+            f"server.{setting} {host}:{port} cannot be used: {error.strerror}",
+            hint="Name an address of this machine, such as 127.0.0.1:9465, in [server].",
+        ) from None
 
 
 def _beside(named: _Server, host: str, respond: Respond) -> list[_Server]:

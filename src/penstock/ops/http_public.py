@@ -1,6 +1,6 @@
 """The public address: is it alive, is it ready, and its figures for Prometheus.
 
-Guarantees: names of indexes and numbers, nothing of a row, no secret; nothing can be changed here.
+Guarantees: names of indexes and sinks, and numbers, nothing of a row, no secret; nothing can be changed here.
 """
 
 from __future__ import annotations

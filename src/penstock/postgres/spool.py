@@ -84,6 +84,6 @@ def _disk_error(error: OSError, folder: str | None) -> DiskError:
     place = folder or tempfile.gettempdir()
     return DiskError(
         f"the spool folder {place} cannot be written: {error.strerror}",
-        hint="Free space there, or name another folder as spill_dir (for a Spark stream: spoolDir). Nothing was "
-        "acknowledged.",
+        hint="Free space there, or name another folder: by the variable TMPDIR, for a Spark stream of your own by"
+        " spoolDir, in Python by spill_dir. Nothing was acknowledged.",
     )

@@ -31,7 +31,10 @@ def told(error: BaseException | None) -> PenstockError:
     every = list(_OURS.finditer(str(error)))
     found = every[-1] if every else None
     if not found and (disk := _DISK.search(str(error))):
-        return DiskError(f"Spark could not write: {disk[0].lower()}", hint="Look after the disk of the state folder.")
+        return DiskError(
+            f"Spark could not write: {disk[0].lower()}",
+            hint="Look after the disks of the state folder and of the temporary one.",
+        )
     if not found:
         said = _CALLING.sub("", str(error).strip()).partition("\n")[0][:300]
         return RetryableError(f"Spark ended its work: {said or type(error).__name__}")
