@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,9 @@ from penstock.errors import PositionError, SlotMissingError
 from penstock.model import Lsn, Origin, ReplicationConfig
 from penstock.postgres import replication
 from penstock.postgres.capture import Stream, WalChangeCapture
+from penstock.postgres.connection import resolve
 from penstock.postgres.receiver import Receiver
+from penstock.postgres.replay import Replay
 from tests.fixtures.captures import ids, take
 from tests.fixtures.standbys import Twin, of_either, promote
 from tests.fixtures.waiting import wait_until
@@ -129,12 +133,44 @@ def test_what_the_server_before_had_written_further_is_not_reached(monkeypatch: 
     for name in "slot.require_primary", "replication.timeline_switch", "resume.check_origin", "resume.check_wal":
         monkeypatch.setattr(f"penstock.postgres.receiver.{name}", lambda *_: None)
     held, far = Lsn(0x1000), Lsn(0x2000)
-    known = {"_origin": Origin("1", 1), "_reached": far, "_seen": far, "_changed": threading.Condition()}
+    known: dict[str, Any] = {
+        "_origin": Origin("1", 1),
+        "_reached": far,
+        "_seen": far,
+        "_changed": threading.Condition(),
+    }
+    known["promised"] = Lsn.ZERO
     receiver: Any = SimpleNamespace(_config=ReplicationConfig("s", "p"), **known)
     for timeline, reached in (1, far), (2, held):
         system = SimpleNamespace(system_id="1", timeline=timeline, wal_end=far)
         Receiver._check_server(receiver, SimpleNamespace(connection=None, system=system), held)  # type: ignore[arg-type]
         assert (receiver._reached, receiver._seen) == (reached, reached)
+
+
+def test_a_newer_timeline_that_lacks_what_was_planned_is_refused(primary: Server, copy_of: Twin) -> None:
+    """E29: nothing of a planned batch is acknowledged, it may be an idle step; going on would skip the new server's
+    changes up to its end. By the reader that goes on, and by one that is started again."""
+    run(primary, "SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+    primary.halt()
+    other = copy_of(primary)
+    primary.start()
+    settings, config = resolve(of_either(primary, other)), ReplicationConfig("s", "pub")
+    with closing(Replay(settings, config)) as replay:
+        start = wait_until(lambda: found if (found := replay.opening(0.1)).lsn else None, what="the slot")
+        run(primary, "CREATE TABLE elsewhere (id int)")
+        ((end,),) = run(primary, "SELECT pg_current_wal_flush_lsn()::text")
+        wait_until(lambda: replay.reached >= Lsn.parse(end), what="the server to tell how far it is")
+        planned = replay.promise(replay.resting(start))
+        assert planned.lsn > start.lsn
+        primary.halt(signal.SIGQUIT)
+        other.start()
+        promote(other)
+        run(other, "INSERT INTO t VALUES (2)")
+        config = dataclasses.replace(config, start_lsn=start.lsn, origin=replay.origin)
+        with closing(Replay(settings, config, floor=start.lsn, promised=planned.lsn)) as again:
+            for one in replay, again:
+                with pytest.raises(PositionError, match="is on timeline 1; this server is on 2 and left it at"):
+                    wait_until(lambda one=one: one.latest(start, None, None, 0.1) != start, what="the stop")
 
 
 @pytest.mark.parametrize("primary", [16], indirect=True)

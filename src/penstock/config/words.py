@@ -259,8 +259,8 @@ DEPLOYMENT = Table(
         ),
         Key("prefix", PREFIX, "Goes before the name of every index, alias and meta index.", ""),
         Key(
-            "state", PATH, "Folder of checkpoint, ledger and quarantine. Only the driver has to reach it. Changes that wait for their turn"
-            " spill to the system's temporary folder (`TMPDIR`), not here.",
+            "state", PATH, "Folder of checkpoint, ledger and quarantine. Only the driver has to reach it. Changes that"
+            " wait for their turn spill to the system's temporary folder (`TMPDIR`), not here.",
             ".penstock", added=True,
         ),
         Key("server", SERVER, "Where the process answers over HTTP."),

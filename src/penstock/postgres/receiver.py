@@ -61,7 +61,8 @@ class Receiver:
     """Connect, receive, assemble, report; one thread, one slot, one consumer.
 
     `prepare` runs at each connect, before the slot is made or read. `floor` is what the consumer has, where it is sent
-    again from the slot's own position on: the server must have it, too.
+    again from the slot's own position on: the server must have it, too. So must it have what is `promised`: how far
+    the consumer has written down that it reads.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class Receiver:
         watermark: Mark,
         prepare: Callable[[], None] = lambda: None,
         floor: Lsn = Lsn.ZERO,
+        promised: Lsn = Lsn.ZERO,
     ) -> None:
         self._settings = settings
         self._config = config
         self._watermark = watermark
         self._prepare = prepare
         self._floor = floor
+        self.promised = promised
         self._assembler = Assembler(config.spill_bytes, config.spill_dir)
         self._ready: deque[Transaction] = deque()
         self._ready_bytes = 0
@@ -338,8 +341,9 @@ class Receiver:
         switch = None
         if known and known.timeline is not None and known.system_id == found.system_id:
             switch = replication.timeline_switch(client, known.timeline)
-        resume.check_origin(known, found, switch, held)
-        resume.check_wal(held, client.system.wal_end)
+        claimed = max(held, self.promised)
+        resume.check_origin(known, found, switch, claimed)
+        resume.check_wal(claimed, client.system.wal_end)
         if known and known.timeline != found.timeline:
             with self._changed:
                 self._reached = self._seen = held  # what the server before had written beyond that does not come

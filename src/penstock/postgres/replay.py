@@ -53,9 +53,10 @@ class Replay:
         config: ReplicationConfig,
         prepare: Callable[[], None] = lambda: None,
         floor: Lsn = Lsn.ZERO,
+        promised: Lsn = Lsn.ZERO,
     ) -> None:
         self._held = Held()
-        self._receiver = Receiver(settings, config, self._held, prepare, floor)
+        self._receiver = Receiver(settings, config, self._held, prepare, floor, promised)
         self._moved_at = time.monotonic()
 
     @property
@@ -103,6 +104,11 @@ class Replay:
     def opening(self, wait_s: float) -> Cut:
         """Where the slot stood when it was first opened: a start that can be written down. The zero cut: not yet."""
         return Cut(self._receiver.opened(wait_s))
+
+    def promise(self, cut: Cut) -> Cut:
+        """The consumer writes the cut down: a server that lacks any of it can not be gone on with."""
+        self._receiver.promised = max(self._receiver.promised, cut.lsn)
+        return cut
 
     def latest(
         self, start: Cut, max_rows: int | None, max_bytes: int | None, wait_s: float, upto: Lsn = Lsn.MAX

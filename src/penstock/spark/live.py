@@ -53,9 +53,12 @@ _PIECE_BYTES = 8 << 20
 
 
 class Live:
-    """One run of a query's reader. `start` is where Spark's log stands; `origin` the server that it belongs to."""
+    """One run of a query's reader. `start` is where Spark's log stands; `origin` the server that it belongs to;
+    `planned` how far the batch goes that the log says was begun, where there is one."""
 
-    def __init__(self, options: SourceOptions, schema: spark.StructType, start: Cut, origin: Origin | None) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: spark.StructType, start: Cut, origin: Origin | None, planned: Cut
+    ) -> None:
         self._options = options
         self._settings = options.settings()
         self._floor = start.whole  # the slot may stand here, and not beyond
@@ -90,8 +93,8 @@ class Live:
         self._unswept = options.batch_folder()
         server = f"{self._settings.describe()} {options.slot}"
         self._prefix = f"penstock-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
-        floor = self._floor if self._resumed else Lsn.ZERO
-        self.replay = Replay(self._settings, config, self._check_slot, floor)
+        floor, promised = (self._floor, planned.lsn) if self._resumed else (Lsn.ZERO, Lsn.ZERO)
+        self.replay = Replay(self._settings, config, self._check_slot, floor, promised)
         self._report = health.Report(options.slot, self._settings.describe(), self.replay, self._newest)
 
     def _newest(self) -> Lsn:

@@ -113,7 +113,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         failpoints.passing("acknowledge")
         live.acknowledge(cut)
         failpoints.passing("acknowledge")
-        found = self._latest(live.replay, cut) if cut.lsn else self._opening(live.replay)
+        found = live.replay.promise(self._latest(live.replay, cut) if cut.lsn else self._opening(live.replay))
         if not cut.lsn and found.lsn and live.opening_chunks:
             return to_chunk_offset(live.opening_chunks, live.origin, self._options.slot)
         return start if found == cut else to_offset(found, live.origin, self._options.slot)
@@ -148,7 +148,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The changes after `start` up to `end`, cut for the tasks."""
         # The first batch of all has no rows; its end is the first offset that tells anything.
-        live = self._connected(end if start == INITIAL else start)
+        live = self._connected(end if start == INITIAL else start, end)
         (first, _), (last, _) = to_cut(start, self._options.slot), to_cut(end, self._options.slot)
         done, upto = to_chunks(start), to_chunks(end)
         if done and upto:
@@ -204,10 +204,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_own_process and isinstance(sys.exc_info()[1], SystemExit | EOFError):
             os._exit(0)
 
-    def _connected(self, start: dict[str, Any]) -> Live:
+    def _connected(self, start: dict[str, Any], end: dict[str, Any] | None = None) -> Live:
         if self._live is None:
             self._end_on_sigterm()
-            self._live = Live(self._options, self._schema, *to_cut(start, self._options.slot))
+            cut, origin = to_cut(start, self._options.slot)
+            planned, _ = to_cut(end or start, self._options.slot)
+            self._live = Live(self._options, self._schema, cut, origin, planned)
         return self._live
 
     def _end_on_sigterm(self) -> None:
