@@ -126,7 +126,7 @@ clean:  ## remove what the other targets made
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Penstock needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12 ..."; \
 	  exit 1; }
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv || { echo "'$(PYTHON)' has no venv module; on Debian and Ubuntu: apt-get install python3-venv"; rm -rf .venv; exit 1; }
 	@touch $@
 
 .venv/test.stamp: .venv/python.stamp pyproject.toml constraints.txt
