@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from tests.fixtures.market import SCHEMAS
-from tests.fixtures.pipelines import LIMIT, Deployed, pass_time
+from tests.fixtures.pipelines import LIMIT, START_S, Deployed, pass_time
+from tests.fixtures.standbys import no_standby_answers
 from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
@@ -185,25 +186,20 @@ def test_tables_are_truncated(running_market: Market) -> None:
 
 def test_a_commit_that_cannot_be_seen_yet_is_waited_for(running_market: Market) -> None:
     """E71: a synchronous standby that never answers; nothing stale is written, and all is right once it is released."""
-    market, server = running_market, running_market.database.server
+    market = running_market
     market.do("INSERT INTO customer VALUES (4001, 'seen')")
-    server.configure({"synchronous_standby_names": "ghost"})
-    server.reload()
     hanging = market.database.connect(application_name="hangs")
     deleting = threading.Thread(target=hanging.execute, args=["DELETE FROM customer WHERE id = 4001"])
-    deleting.start()
-    try:
+    with no_standby_answers(market.database):
+        deleting.start()
         waits = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'hangs'"
-        wait_until(lambda: market.database.execute(waits), 10, "the commit to hang")
+        wait_until(lambda: market.database.execute(waits), START_S, "the commit to hang")
         sent = "SELECT FROM pg_stat_replication WHERE sent_lsn >= pg_current_wal_flush_lsn()"
-        wait_until(lambda: market.database.execute(sent), 10, "the change to be sent")
+        wait_until(lambda: market.database.execute(sent), START_S, "the change to be sent")
         pass_time(1.0)
         assert market.of("customers", "4001")["name"] == "seen"
-    finally:
-        server.configure({"synchronous_standby_names": ""})
-        server.reload()
-        deleting.join()
-        hanging.close()
+    deleting.join()
+    hanging.close()
     market.do("INSERT INTO customer VALUES (4002, 'after')")
     assert market.of("customers", "4001") is None
 

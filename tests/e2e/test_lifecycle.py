@@ -16,6 +16,7 @@ from tests.fixtures.databases import Database
 from tests.fixtures.opensearch import Node
 from tests.fixtures.opensearch_faults import Faulty
 from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run, pass_time
+from tests.fixtures.standbys import no_standby_answers
 from tests.fixtures.waiting import wait_until
 
 pytestmark = LIMIT
@@ -29,25 +30,19 @@ CUSTOMERS = {"customers": market.CUSTOMERS, "marks": market.MARKS}
 @contextmanager
 def hanging_commit(database: Database, statement: str) -> Iterator[None]:
     """A transaction that is streamed, and cannot be seen: it waits for a synchronous standby that never answers."""
-    server = database.server
-    server.configure({"synchronous_standby_names": "ghost"})
-    server.reload()
     with database.connect(application_name="hangs") as hanging:
         writing = threading.Thread(target=hanging.execute, args=[statement.encode()])
-        writing.start()
-        try:
+        with no_standby_answers(database):
+            writing.start()
             waits = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'hangs'"
-            wait_until(lambda: database.execute(waits), 10, "the commit to hang")
+            wait_until(lambda: database.execute(waits), SECONDS, "the commit to hang")
             begun = "(SELECT query_start FROM pg_stat_activity WHERE application_name = 'hangs')"
             looks = (
                 f"SELECT FROM pg_stat_activity WHERE query ~ '^SELECT pg_current_snapshot' AND query_start > {begun}"
             )
-            wait_until(lambda: database.execute(looks), 30, "the batch to wait for it")
+            wait_until(lambda: database.execute(looks), SECONDS, "the batch to wait for it")
             yield
-        finally:
-            server.configure({"synchronous_standby_names": ""})
-            server.reload()
-            writing.join()
+        writing.join()
 
 
 def test_stopped_in_good_order_it_goes_on_where_it_stood(deploy: Deploy) -> None:

@@ -175,7 +175,7 @@ def test_the_flow_shows_the_shop_at_work(page: Page, shop: Shop) -> None:
     for place in ("written", "confirmed", "applied"):
         expect(page.locator(f"#lsn-{place}")).to_have_text(re.compile(r"^[0-9A-F]+/[0-9A-F]+$"))
     before = page.locator("#lsn-applied").inner_text()
-    expect(page.locator("#lsn-applied")).not_to_have_text(before, timeout=10_000)
+    expect(page.locator("#lsn-applied")).not_to_have_text(before)
     expect(page.locator("#pipe-changes")).to_have_text(re.compile(r"[1-9].* changes/s"))
     expect(page.locator(".pipe.runs")).to_have_count(3)
     expect(page.locator("#tile-latency")).to_have_text(re.compile(r"^[0-9.]+ m?s$"))
@@ -243,14 +243,14 @@ def put_aside(shop: Shop, ids: range) -> None:
 def test_a_document_in_quarantine_is_replayed(page: Page, shop: Shop) -> None:
     """One by itself, then all of more than the page shows."""
     put_aside(shop, range(1, 2))
-    expect(page.locator("#quarantine tbody tr")).to_have_count(1, timeout=15_000)
+    expect(page.locator("#quarantine tbody tr")).to_have_count(1)
     expect(page.locator("#quarantine tbody")).to_contain_text(REASON)
     page.locator("#quarantine").get_by_role("button", name="Replay").click()
-    expect(page.locator("#quarantine-said")).to_contain_text("1 taken, 0 rejected", timeout=15_000)
+    expect(page.locator("#quarantine-said")).to_contain_text("1 taken, 0 rejected")
     expect(page.locator("#quarantine tbody tr")).to_have_count(0)
     put_aside(shop, range(1, 121))
     assert shop.status()["quarantined"] == 120
-    expect(page.locator("#quarantine-said")).to_contain_text("The oldest 100 of 120 are shown", timeout=15_000)
+    expect(page.locator("#quarantine-said")).to_contain_text("The oldest 100 of 120 are shown")
     expect(page.locator("#quarantine tbody tr")).to_have_count(100)
     page.locator("#replay-all").click()
     done = "Replayed: 120 taken, 0 rejected again."
@@ -262,23 +262,21 @@ def test_who_replays_by_keyboard_stays_where_they_were(page: Page, shop: Shop) -
     """The table goes on being read; a row that goes hands the focus to the next one."""
     put_aside(shop, range(201, 204))
     rows = page.locator("#quarantine tbody tr")
-    expect(rows).to_have_count(3, timeout=15_000)
+    expect(rows).to_have_count(3)
     second = rows.nth(1).get_by_role("button", name="Replay")
     second.focus()
     put_aside(shop, range(204, 205))
-    expect(rows).to_have_count(4, timeout=15_000)
+    expect(rows).to_have_count(4)
     expect(second).to_be_focused()
     page.keyboard.press("Enter")
-    expect(rows).to_have_count(3, timeout=15_000)
+    expect(rows).to_have_count(3)
     expect(rows.nth(1).get_by_role("button", name="Replay")).to_be_focused()
     expect(rows.nth(1).locator(".id")).to_have_text(str(NONE_OF_THE_SHOP + 203))
     page.locator("#replay-all").focus()
     page.keyboard.press("Enter")
-    expect(rows).to_have_count(0, timeout=15_000)
+    expect(rows).to_have_count(0)
     expect(page.locator("#quarantine-title")).to_be_focused()
-    expect(page.locator("#quarantine-said")).to_have_text(
-        "Empty: no document waits here that a sink rejected.", timeout=15_000
-    )
+    expect(page.locator("#quarantine-said")).to_have_text("Empty: no document waits here that a sink rejected.")
 
 
 def test_an_index_is_built_anew_while_it_is_read(page: Page, shop: Shop) -> None:
@@ -356,7 +354,7 @@ def test_a_finger_on_the_last_changes_does_not_hold_them(browser: Browser, shop:
         page.locator("#changes-title").scroll_into_view_if_needed()
         page.locator("#changes li .when").first.tap()
         before = first.inner_text()
-        expect(first).not_to_have_text(before, timeout=15_000, use_inner_text=True)
+        expect(first).not_to_have_text(before, use_inner_text=True)
 
 
 def test_what_was_read_of_a_chart_leaves_it_with_the_point(page: Page) -> None:
@@ -415,12 +413,12 @@ def test_it_is_light_or_dark_fits_a_phone_and_is_used_by_keyboard(page: Page, sh
         box = cell.bounding_box()
         assert box and 0 <= box["x"] < box["x"] + box["width"] <= 390, "each cell is seen without scrolling sideways"
     put_aside(shop, range(301, 302))
-    expect(page.locator("#quarantine tbody tr")).to_have_count(1, timeout=15_000)
+    expect(page.locator("#quarantine tbody tr")).to_have_count(1)
     for cell in page.locator("#quarantine td").all():
         box = cell.bounding_box()
         assert box and 0 <= box["x"] < box["x"] + box["width"] <= 390, "what was rejected, too, and its button"
     page.locator("#quarantine").get_by_role("button", name="Replay").click()
-    expect(page.locator("#quarantine tbody tr")).to_have_count(0, timeout=15_000)
+    expect(page.locator("#quarantine tbody tr")).to_have_count(0)
     page.get_by_role("button", name="Reindex").first.scroll_into_view_if_needed()
     expect(page.get_by_role("button", name="Reindex").first).to_be_in_viewport(ratio=1)
     page.set_viewport_size({"width": 1280, "height": 900})

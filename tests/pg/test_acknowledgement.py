@@ -132,16 +132,20 @@ def test_no_status_that_is_sent_ever_goes_back(published: Published, monkeypatch
 
 def test_a_slot_that_a_crash_set_back_delivers_again_and_converges(published: Published) -> None:
     """E20: confirmed changes may come again after the server crashed, in the same order and at the same positions."""
-    stream = published.streaming()
-    published.insert_each(1, 2, 3)
-    first = take(stream, 3)
-    for change in first:
-        change.ack.confirm()
-    stream.close()
-    confirmed = published.confirmed()
-    assert confirmed >= first[-1].position.lsn
-    published.database.server.restart(signal.SIGQUIT)
-    assert published.confirmed() < confirmed, "the crash set the slot back, else this proves nothing"
+    for number in (1, 11, 21):
+        stream = published.live() if number > 1 else published.streaming()
+        published.insert_each(number, number + 1, number + 2)
+        first = take(stream, 3)
+        for change in first:
+            change.ack.confirm()
+        stream.close()
+        confirmed = published.confirmed()
+        assert confirmed >= first[-1].position.lsn
+        published.database.server.restart(signal.SIGQUIT)
+        if published.confirmed() < confirmed:
+            break  # else the server noted the running transactions meanwhile, as it does every 15 s, and saved the slot
+    else:
+        pytest.fail("no crash set the slot back: this proves nothing")
     again = take(published.live(), 3)
     assert [(change.new, change.position) for change in again] == [(change.new, change.position) for change in first]
 
@@ -258,14 +262,14 @@ def test_a_consumer_that_blocks_longer_than_the_timeout_keeps_its_connection(pub
 
 def test_a_full_buffer_and_an_unread_socket_do_not_trip_the_servers_timeout(published: Published) -> None:
     """E24: unsolicited status while the server is stuck in its own send; everything comes afterwards."""
-    stream = published.streaming(published.url(wal_sender_timeout=1000), buffer_bytes=1, streaming=False)
+    stream = published.streaming(published.url(wal_sender_timeout=2000), buffer_bytes=1, streaming=False)
     pid = published.walsender()
     published.insert(0)
     rows = 16_000
     published.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, %s) i", rows)
     query = "SELECT wait_event = 'WalSenderWriteData' FROM pg_stat_activity WHERE pid = %s"
     wait_until(lambda: published.execute(query, pid) == [(True,)], what="the server to be stuck in its send")
-    stuck_until = time.monotonic() + 2.2
+    stuck_until = time.monotonic() + 4.4
     wait_until(lambda: time.monotonic() > stuck_until)
     assert published.execute(query, pid) == [(True,)], "it was stuck all the time, else this proves nothing"
     assert published.walsender() == pid
@@ -275,9 +279,9 @@ def test_a_full_buffer_and_an_unread_socket_do_not_trip_the_servers_timeout(publ
 def test_a_keepalive_that_asks_is_answered_at_once(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     """E24: with nothing sent unasked, the answers alone keep the connection."""
     monkeypatch.setattr(receiver.Receiver, "_report_when_due", lambda *_: None)
-    stream = published.streaming(published.url(wal_sender_timeout=1000))
+    stream = published.streaming(published.url(wal_sender_timeout=2000))
     pid = published.walsender()
-    silent_until = time.monotonic() + 2.2
+    silent_until = time.monotonic() + 4.4
     wait_until(lambda: time.monotonic() > silent_until)
     assert published.walsender() == pid
     published.insert(1)
@@ -286,16 +290,19 @@ def test_a_keepalive_that_asks_is_answered_at_once(published: Published, monkeyp
 
 def test_a_walsender_that_sleeps_through_a_commit_is_woken(published: Published) -> None:
     """E24: the server hears from us soon after each progress, unasked; it may have missed what came right after."""
-    stream = published.streaming()
-    began = time.monotonic()
+    stream, waits = published.streaming(), list[float]()
     for number in range(0, 400, 2):
+        began = time.monotonic()
         published.insert_each(number, number + 1)
         take(stream, 2)
-    assert time.monotonic() - began < 8, "one in some hundred would have waited for seconds"
-    began = time.monotonic()
+        waits.append(time.monotonic() - began)
+    assert max(waits) < 8, "one in some hundred would have waited for seconds"
+    waits = []
     for number in range(400, 405):
+        began = time.monotonic()
         published.insert(number)
         (change,) = take(stream, 1)
         published.await_reply()
-    assert time.monotonic() - began < 2.5, "nothing but the progress gave a reason to write so soon"
+        waits.append(time.monotonic() - began)
+    assert sorted(waits)[1] < 0.7, "nothing but the progress gave a reason to write so soon: else it is a second"
     assert published.confirmed() < change.position.lsn

@@ -57,6 +57,7 @@ def await_reader(database: Database) -> str:
     """The slot that somebody streams from."""
     query = (
         "SELECT slot_name FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid WHERE database = %s"
+        " AND pg_stat_replication.state IN ('catchup', 'streaming')"
     )
     return str(wait_until(lambda: database.execute(query, database.name), 30, "a reader")[0][0])
 

@@ -330,7 +330,8 @@ def test_certificates_that_fit_let_every_command_through(
         "--ssl-cert", certificates.client.cert, "--ssl-key", certificates.client.key,
     ]  # fmt: skip
     with running(tmp_path, "tail", "t", "--limit", "1", *flags) as tail:
-        wait_until(lambda: shop.execute("SELECT 1 FROM pg_replication_slots WHERE active"), 30, "the slot")
+        streams = "SELECT 1 FROM pg_stat_replication WHERE state IN ('catchup', 'streaming')"
+        wait_until(lambda: shop.execute(streams), 30, "the stream")
         shop.execute("INSERT INTO t VALUES (1)")
         assert "public.t  id=1" in tail.await_lines(1)[0]
         assert tail.process.wait(30) == 0

@@ -37,7 +37,7 @@ def test_a_role_connects_by_its_url_and_its_password_is_checked_where_the_rules_
 
 
 def test_a_left_slot_and_a_left_connection_are_named_and_removed(pg18: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fixtures.waiting.PATIENCE_S", 0.1)
+    monkeypatch.setattr("tests.fixtures.waiting.PATIENCE_S", 2.0)
     with psycopg.connect(pg18.url(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE untidy")
         admin.execute("CREATE ROLE untidy LOGIN")

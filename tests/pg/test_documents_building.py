@@ -145,9 +145,11 @@ def test_a_commit_that_is_streamed_before_it_is_visible(start_server: Callable[.
 def test_a_builder_outlives_its_connections(story18: Story) -> None:
     """E32: those that the server ended while nobody used them are replaced."""
     story18.execute(SHELVES + "INSERT INTO shelf VALUES (1, 'a')")
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock'"
     with PgDocumentBuilder(spec(s=SHELF), story18.database.url) as built:
         for _ in range(2):
             assert next(built.build("s", [("1",)])).bodies == [b'{"books":[]}']
+            wait_until(lambda: story18.execute(ours) == [(1,)], what="those that were closed to go")
             ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'penstock'"
             assert story18.execute(ended) == [(True,)]
 
@@ -218,7 +220,7 @@ def test_one_connection_is_free_for_the_next_chunk_while_the_last_is_written(sto
         assert [len(next(first).ids), len(next(second).ids)] == [10, 10]  # the first is not at its end yet
         assert [len(one.ids) for one in (*first, *second)] == []
         assert [len(found.ids) for found in built.build_range("s", None, None)] == [10, 10, 5]
-        assert story18.execute(others) == [(1,)]
+        wait_until(lambda: story18.execute(others) == [(1,)], what="one connection")
         built.rest()
         wait_until(lambda: story18.execute(others) == [(0,)], what="the connection to be closed")
         assert [len(found.ids) for found in built.build_range("s", ("20",), None)] == [5]

@@ -18,6 +18,7 @@ from tests.fixtures.documents.feed import Feed
 from tests.fixtures.documents.oracle import Oracle, read_state
 from tests.fixtures.documents.shelf import Shelf
 from tests.fixtures.documents.work import Work, check
+from tests.fixtures.standbys import no_standby_answers
 from tests.fixtures.waiting import wait_until
 
 PARENT, CHILD = QualifiedTable("public", "parent"), QualifiedTable("public", "child")
@@ -114,7 +115,7 @@ def test_nothing_is_built_from_a_commit_that_cannot_be_seen_yet(db18: Database) 
     with race(db18) as found:
         found.work.seed(found.shelf, NO_SPLITS)
         db18.execute("SET synchronous_commit = local")  # the test's own statements do not wait
-        with _no_standby_answers(db18):
+        with no_standby_answers(db18):
             writer = db18.connect()
             moving = threading.Thread(target=writer.execute, args=["UPDATE child SET parent = 2"])
             moving.start()
@@ -127,28 +128,3 @@ def test_nothing_is_built_from_a_commit_that_cannot_be_seen_yet(db18: Database) 
         moving.join()
         applying.join()
         found.check()
-
-
-@contextmanager
-def _no_standby_answers(database: Database) -> Iterator[None]:
-    """Commits wait, as long as the block lasts, for a standby that is not there."""
-    probe, over = database.connect(), threading.Event()
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-
-    def commit() -> None:
-        while not over.is_set():
-            probe.execute("SELECT pg_logical_emit_message(true, 'probe', '')")
-
-    thread = threading.Thread(target=commit)
-    try:
-        database.execute("ALTER SYSTEM SET synchronous_standby_names = 'ghost'")
-        database.execute("SELECT pg_reload_conf()")
-        thread.start()
-        wait_until(lambda: database.execute(waiting), what="a commit to wait")
-        yield
-    finally:
-        over.set()
-        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        database.execute("SELECT pg_reload_conf()")
-        thread.join()
-        wait_until(lambda: not database.execute(waiting), what="no commit to wait")

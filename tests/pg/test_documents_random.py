@@ -27,6 +27,7 @@ def test_documents_built_at_any_moment_are_the_oracles(arena: Arena, number: int
     arena.outcome(number)
 
 
+@pytest.mark.timeout(900)  # where another process has run the histories, it runs them all
 def test_every_relation_at_every_depth_saw_every_operation(arena: Arena) -> None:
     """E70: the histories did what they are there for."""
     tally: Tally = Counter()

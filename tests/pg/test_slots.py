@@ -203,7 +203,7 @@ def test_a_capture_on_a_temporary_slot(published: Published) -> None:
     published.execute("SELECT pg_terminate_backend(%s)", published.walsender())
     error = failure(lambda: next(stream), SlotMissingError)
     assert published.slot in error.message
-    assert published.row() is None
+    wait_until(lambda: published.row() is None, what="the slot to vanish")
 
 
 def test_a_temporary_slot_is_never_somebody_elses(published18: Published) -> None:

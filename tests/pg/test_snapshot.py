@@ -388,6 +388,8 @@ def test_a_connection_that_is_lost_mid_read_is_a_typed_error(db18: Database) -> 
     selection, (part,) = planned(db18, "t", 1)
     batches = snapshot.read_part(resolve(db18.url), selection, part)
     next(batches)
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock'"
+    wait_until(lambda: db18.execute(ours) == [(1,)], what="only the reader's connection")
     query = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'penstock'"
     assert db18.execute(query) == [(True,)]
     with pytest.raises(RetryableError, match=r"reading public\.t failed"):

@@ -27,7 +27,7 @@ class Source(Tapped):
 
     def await_slot(self, slot: str | None = None) -> None:
         """Wait until the slot is there: what is committed from now on is kept for the reader."""
-        query = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+        query = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn IS NOT NULL"
         wait_until(lambda: self.execute(query, slot or self.slot), 60, "the slot")
 
     def close(self) -> None:
