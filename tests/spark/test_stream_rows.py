@@ -184,7 +184,9 @@ def test_a_preimage_comes_with_every_update_and_needs_whole_old_rows(steps: Step
 
 
 @pytest.mark.parametrize("via_root", [False, True])
-def test_rows_of_partitions_come_under_their_table_also_those_made_meanwhile(steps: Steps, via_root: bool) -> None:
+def test_rows_of_partitions_come_under_their_table_also_those_made_meanwhile(
+    steps: Steps, via_root: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """E7: made, attached, with columns in another order; a stranger in the same publication stays out."""
     steps.execute("CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
     steps.execute("CREATE TABLE t0 PARTITION OF t FOR VALUES FROM (0) TO (10)")
@@ -206,6 +208,11 @@ def test_rows_of_partitions_come_under_their_table_also_those_made_meanwhile(ste
     steps.execute("UPDATE t SET id = 2 WHERE id = 11")
     moved = told(steps.rows(2), "id", "v")
     assert moved == [("delete", 11, None, ["v"]), ("insert", 2, "b", [])]
+    assert ("TRUNCATE of one of its partitions does not come" in caplog.text) is via_root
+    if via_root:
+        steps.execute("TRUNCATE t1")
+    steps.execute("TRUNCATE t")
+    assert told(steps.rows(1), "id") == [("truncate", None, ["id", "v"])]
 
 
 def test_a_partition_alone_can_be_asked_for(steps: Steps) -> None:
@@ -246,3 +253,46 @@ def test_a_table_that_others_inherit_from_is_streamed_together_with_them_or_not_
     steps.execute("INSERT INTO heir VALUES (1, 'x')")
     (row,) = steps.rows(1)
     assert row["_table"] == "public.heir"
+
+
+@pytest.mark.parametrize("asked", [{"table": "p"}, {"tables": "p, q"}], ids=["one table", "many"])
+def test_a_truncate_of_every_partition_is_one_row_and_one_of_some_is_a_stop(
+    steps: Steps, asked: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """E7: no row says which partition was emptied, and a target would be emptied whole."""
+    steps.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    steps.execute("CREATE TABLE q (id int PRIMARY KEY)")
+    for n in 0, 1, 2:
+        steps.execute(f"CREATE TABLE p{n} PARTITION OF p FOR VALUES FROM ({n}0) TO ({n + 1}0)")
+    # One row a batch: a TRUNCATE is judged as a whole all the same.
+    steps.begin(**asked, maxRowsPerTrigger="1").open()
+
+    def following(rows: int) -> list[tuple[str, str]]:
+        return [(row.get("_table", "public.p"), row["_change_type"]) for row in steps.rows(rows)]
+
+    emptied = [(f"public.{table}", "truncate") for table in ("p, q" if "tables" in asked else "p").split(", ")]
+    steps.execute("TRUNCATE p, q")
+    assert sorted(following(len(emptied))) == emptied
+    steps.execute("ALTER TABLE p DETACH PARTITION p2")
+    steps.execute("TRUNCATE p")
+    steps.execute("INSERT INTO p VALUES (1)")
+    assert following(2) == [("public.p", "truncate"), ("public.p", "insert")], "a partition that is gone is no matter"
+    steps.execute("TRUNCATE p1")
+    wait_until(steps.poll, what="the truncate")
+    with pytest.raises(OperatorError, match=r"partition public\.p1 of public\.p was truncated, and public\.p0 was not"):
+        steps.read()
+    steps.restart(failOnDataLoss="false")
+    assert steps.batch() == []
+    assert "partition public.p1 of public.p was truncated" in caplog.text
+    steps.execute("INSERT INTO p VALUES (2)")
+    assert following(1) == [("public.p", "insert")]
+
+
+def test_a_truncate_of_a_partition_that_is_asked_for_by_itself_is_a_row(steps: Steps) -> None:
+    """E7."""
+    steps.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    steps.execute("CREATE TABLE t0 PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    steps.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (10) TO (20)")
+    steps.begin(table="t0").open()
+    steps.execute("TRUNCATE t0")
+    assert told(steps.rows(1), "id") == [("truncate", None, ["id"])]

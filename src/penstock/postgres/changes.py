@@ -64,6 +64,12 @@ class Piece:
         """How many changes it holds."""
         return len(self.rows)
 
+    def row(self, at: int) -> Piece:
+        """Of the tables of a TRUNCATE the one at a place."""
+        assert isinstance(self.rows, Truncated)
+        ((transaction, first, _),) = self.spans
+        return Piece(self.rows.run(at, at + 1), (Span(transaction, first + at, first + at + 1),))
+
     def origins(self) -> Origins:
         """Where each row comes from."""
         transactions = [span.transaction for span in self.spans]
@@ -137,7 +143,7 @@ def _cut(part: Rows | Truncated, max_rows: int, max_bytes: int) -> Iterator[tupl
     """The part in runs within the limits, with their sizes."""
     if isinstance(part, Truncated):
         for at in range(0, len(part), max_rows):
-            yield Truncated(part.relations[at : at + max_rows], part.xid), 0
+            yield part.run(at, at + max_rows), 0
         return
     block, first, last = part
     while first < last:

@@ -46,13 +46,23 @@ class Keepalive:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """Tables that one TRUNCATE emptied; each counts as one row."""
+    """Tables that one TRUNCATE emptied; each counts as one row. Of a run cut from them, `whole` is all of them."""
 
     relations: tuple[pg.Relation, ...]
     xid: int | None = None
+    whole: tuple[pg.Relation, ...] = ()
 
     def __len__(self) -> int:
         return len(self.relations)
+
+    @property
+    def together(self) -> tuple[pg.Relation, ...]:
+        """Everything that the TRUNCATE emptied."""
+        return self.whole or self.relations
+
+    def run(self, first: int, end: int) -> Truncated:
+        """The tables `first` … `end - 1`."""
+        return Truncated(self.relations[first:end], self.xid, self.together)
 
 
 class Rows(NamedTuple):
@@ -121,7 +131,7 @@ def _window(part: Rows | Truncated, first: int, end: int) -> Iterator[Rows | Tru
     """The rows `first` … `end - 1` of a part, as far as it has them."""
     first = max(first, 0)
     if isinstance(part, Truncated):
-        yield Truncated(part.relations[first:end], part.xid)
+        yield part.run(first, end)
     else:
         yield Rows(part.block, part.first + first, min(part.first + end, part.end))
 

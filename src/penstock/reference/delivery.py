@@ -18,6 +18,7 @@ from penstock.errors import OperatorError, PenstockError
 from penstock.model import Lsn, Position
 from penstock.postgres.changes import Origins, Piece
 from penstock.postgres.columns import Block, Mask
+from penstock.postgres.emptied import spared
 from penstock.postgres.pgoutput import Relation
 from penstock.postgres.rows import ADDED, RowShape, TableBatch, Unrepresentable, row_batches
 from penstock.postgres.transactions import Truncated
@@ -180,11 +181,11 @@ class Delivery:
         emptied = [at for at, (relation, is_new) in enumerate(pairs) if is_new and self._is_ours(relation)]
         if not emptied:
             return None
-        leaves = {truncated.relations[at].oid for at in emptied}
-        whole = not self.known.partitioned or len(leaves) >= len(self.known.streamed) - 1
-        if not whole:
+        table = self.known.shape.table
+        leaves = {oid: leaf for oid, leaf in self.known.streamed.items() if leaf != table}
+        if self.known.partitioned and (left := spared(truncated.together, table, leaves)):
             raise OperatorError(
-                f"a partition of {self.known.shape.table} was truncated, and which rows it held cannot be told",
+                f"a partition of {table} was truncated, and {left[0]} was not: which rows it held cannot be told",
                 hint="Take a new snapshot: refresh() of the view, or again() of the source.",
             )
         part = _Part(

@@ -251,8 +251,13 @@ class Live:
         self._sweep()
         for piece in changes.cut(spans, _PIECE_ROWS, _PIECE_BYTES):
             rows = piece.rows
-            self._tables.meet(rows.relations if isinstance(rows, Truncated) else rows.described())
-            yield piece
+            if not isinstance(rows, Truncated):
+                self._tables.meet(rows.described())
+                yield piece
+                continue
+            self._tables.meet(rows.together)
+            # Keys name the partition; a row that does not is only for what was emptied as a whole.
+            yield from [piece] if self._options.mode == "keys" else map(piece.row, self._tables.emptied(rows))
 
     def keep(self, content: bytes, folder: str) -> str:
         """A file with the content, for the tasks of the batch being planned: who may read the folder may read it."""

@@ -22,9 +22,11 @@ from penstock.model import QualifiedTable
 from penstock.postgres import catalog
 from penstock.postgres.catalog import IdentityKind, TableInfo, TableKind
 from penstock.postgres.connection import ConnectionSettings, open_sql, translating
+from penstock.postgres.emptied import spared
 from penstock.postgres.observation import carried
 from penstock.postgres.pgoutput import Relation
 from penstock.postgres.publication_catalog import read_publication
+from penstock.postgres.transactions import Truncated
 from penstock.spark.options import SourceOptions
 from penstock.spark.schema import ADDED_NAMES, TypedColumn, table_type
 
@@ -72,6 +74,11 @@ class TableWatch:
         self._names: dict[QualifiedTable, QualifiedTable] = {}  # as in the plan
         self._oids: dict[int, QualifiedTable] = {}  # what a table was called when it was last seen
         self._read()
+        if options.mode == "rows" and self._as_one:
+            log.warning(
+                "publication %s speaks of %s as one table (publish_via_partition_root): a TRUNCATE of one of its "
+                "partitions does not come", options.publication, ", ".join(map(str, sorted(self._as_one))),
+            )  # fmt: skip
 
     def meet(self, relations: Iterable[Relation]) -> None:
         """See the tables that a batch's rows belong to, as the stream describes them."""
@@ -85,6 +92,38 @@ class TableWatch:
                 self._pass_over(relation)
                 continue  # somebody else's; but it may be attached later
             self._met.add(relation)
+
+    def emptied(self, truncated: Truncated) -> list[int]:
+        """Which of the relations stand for a table all of whose rows went: of several partitions the last one.
+
+        A table some of whose partitions were spared is a stop; where changes may be lost, it is left out.
+        """
+        found: dict[QualifiedTable, list[Relation]] = {}
+        for relation in truncated.together:
+            if table := self._names.get(relation.table):
+                found.setdefault(table, []).append(relation)
+        if any(self._spared(table, relations) for table, relations in found.items()):
+            self._read()  # a partition that was detached since does not count
+        for table, relations in [*found.items()]:
+            if left := self._spared(table, relations):
+                self._stop_or_warn(f"partition {relations[0].table} of {table} was truncated", left[0])
+                del found[table]
+        last = {relations[-1].oid for relations in found.values()}
+        return [at for at, relation in enumerate(truncated.relations) if relation.oid in last]
+
+    def _spared(self, table: QualifiedTable, relations: Sequence[Relation]) -> list[QualifiedTable]:
+        return spared(relations, table, self._partitions[table])
+
+    def _stop_or_warn(self, what: str, left: QualifiedTable) -> None:
+        if not self._options.fail_on_data_loss:
+            log.warning("%s, and %s was not: left out, because failOnDataLoss is false", what, left)
+            return
+        raise OperatorError(
+            f"{what}, and {left} was not: which rows went cannot be told",
+            hint="Begin again with a new slot, a new checkpoint and a snapshot. Or remove those rows from where they "
+            "were written to, and set failOnDataLoss to false until the query is behind it: the TRUNCATE is left out. "
+            f"(If {left} is younger than the TRUNCATE, all rows went.)",
+        )
 
     def _is_news(self, relation: Relation) -> bool:
         if relation.oid in self._oids:
@@ -127,9 +166,15 @@ class TableWatch:
         self._found |= {table: found[table] for table in names}
         self._oids |= {found[table].oid: table for table in names}
         self.plan = _plan(self._names, self._found, options)
+        self._partitions = {
+            table: {found[leaf].oid: leaf for leaf in info.partitions if names.get(leaf) == table}
+            for table, info in asked.items()
+        }
         self._sent = {table: carried(info, published) for table, info in asked.items()}
         self._published = published.published if published else {}
-        self._partitioned = any(info.kind is TableKind.PARTITIONED for info in asked.values())
+        partitioned = {table for table, info in asked.items() if info.kind is TableKind.PARTITIONED}
+        self._partitioned = bool(partitioned)
+        self._as_one = partitioned & self._published.keys()
 
     def _require_all(self, connection: catalog.SqlConnection, asked: Tables) -> None:
         """Every table that was asked for is there, and none that was read has another name now."""
