@@ -215,6 +215,30 @@ def test_rows_of_partitions_come_under_their_table_also_those_made_meanwhile(
     assert told(steps.rows(1), "id") == [("truncate", None, ["id", "v"])]
 
 
+def test_what_a_partition_does_not_keep_of_an_old_row_is_missing_though_its_table_keeps_all(steps: Steps) -> None:
+    """E3, E42: under publish_via_partition_root the stream has the table's identity, and old rows by the partition's."""
+    steps.execute("CREATE TABLE t (id int PRIMARY KEY, v text, big text) PARTITION BY RANGE (id)")
+    steps.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    steps.execute("CREATE TABLE t0 PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    steps.execute("ALTER TABLE t0 REPLICA IDENTITY FULL")
+    steps.execute("CREATE PUBLICATION pub FOR TABLE t WITH (publish_via_partition_root)")
+    steps.begin(table="t", publication="pub").open()
+    steps.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (10) TO (20)")  # with an identity of its own
+    steps.execute(f"INSERT INTO t SELECT id, NULL, {LONG} FROM unnest('{{1, 11}}'::int[]) AS id")
+    big = [row["big"] for row in steps.rows(2)]
+    steps.execute("UPDATE t SET id = id + 1 WHERE id = 1")
+    steps.execute("UPDATE t SET id = id + 1 WHERE id = 11")
+    steps.execute("DELETE FROM t")
+    assert told(steps.rows(6), "id", "v", "big") == [
+        ("update_preimage", 1, None, big[0], ["v"]),  # which cannot be told from one that was not kept
+        ("update_postimage", 2, None, big[0], []),
+        ("update_preimage", 11, None, None, ["v", "big"]),
+        ("update_postimage", 12, None, None, ["big"]),
+        ("delete", 2, None, big[0], ["v"]),
+        ("delete", 12, None, None, ["v", "big"]),
+    ]
+
+
 def test_a_partition_alone_can_be_asked_for(steps: Steps) -> None:
     """E7: its neighbours stay out."""
     steps.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)")

@@ -28,15 +28,16 @@ def one_by_one(block: Block, wanted: Wanted) -> dict[int, list[tuple[Any, ...]]]
         new, old, full = getattr(row, "new", None), getattr(row, "old", None), getattr(row, "full", False)
         relation = block.relations[row.oid]
         columns = wanted(relation)
-        filled = _filled(relation, new, old, full) if new and old else new
-        shown = [t and tuple(t[i] for i in columns) if t else (None if t is None else ()) for t in (old, filled)]
+        whole = filled(relation, new, old, full) if new and old else new
+        shown = [t and tuple(t[i] for i in columns) if t else (None if t is None else ()) for t in (old, whole)]
         found.setdefault(row.oid, []).append((at, data[0], shown[0], full, shown[1]))
     return found
 
 
-def _filled(relation: pg.Relation, new: pg.Tuple, old: pg.Tuple, full: bool) -> pg.Tuple:
-    known = [full or column.key for column in relation.columns]
-    return tuple(o if n is pg.UNCHANGED and k else n for n, o, k in zip(new, old, known, strict=True))
+def filled(relation: pg.Relation, new: pg.Tuple, old: pg.Tuple, full: bool) -> pg.Tuple:
+    """A new row with what was left out of it and is in the old one; a null there is no such value."""
+    told = [o is not None and (full or column.key) for o, column in zip(old, relation.columns, strict=True)]
+    return tuple(o if n is pg.UNCHANGED and t else n for n, o, t in zip(new, old, told, strict=True))
 
 
 def at_once(block: Block, wanted: Wanted) -> dict[int, list[tuple[Any, ...]]]:

@@ -18,6 +18,7 @@ from penstock.postgres.changes import Piece, ThinColumns, pieces, thin
 from penstock.postgres.transactions import Assembler, Transaction
 from penstock.postgres.watermark import Watermark
 from tests.unit import wire
+from tests.unit.agreement import filled
 
 OPS = {pg.Insert: Op.INSERT, pg.Update: Op.UPDATE, pg.Delete: Op.DELETE}
 
@@ -89,7 +90,7 @@ class History:
         full, old, new = getattr(row, "full", False), getattr(row, "old", None), getattr(row, "new", None)
         known = [full or column.key for column in relation.columns]
         if old is not None and new is not None:
-            new = tuple(o if n is pg.UNCHANGED and k else n for n, o, k in zip(new, old, known, strict=True))
+            new = filled(relation, new, old, full)
         names = [column.name for column in relation.columns]
         return self.named(new, names, [True] * len(names)), self.named(old, names, known)
 

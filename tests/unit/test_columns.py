@@ -155,11 +155,25 @@ def test_a_row_of_a_relation_never_described_is_refused() -> None:
         split(block, everything)
 
 
-@pytest.mark.parametrize(("full", "expected"), [(True, [b"whole", pg.UNCHANGED]), (False, [pg.UNCHANGED] * 2)])
-def test_an_unchanged_value_is_taken_from_a_whole_old_row_only(full: bool, expected: list[pg.Value]) -> None:
-    """E3: an old identity has nulls where it has no value; those are not taken. Unchanged in both stays unchanged."""
+@pytest.mark.parametrize(
+    ("full", "value", "expected"),
+    [
+        (True, b"whole", [b"whole", pg.UNCHANGED]),
+        (True, None, [pg.UNCHANGED] * 2),
+        (False, None, [pg.UNCHANGED] * 2),
+    ],
+    ids=["whole", "said to be whole", "identity"],
+)
+def test_an_unchanged_value_is_taken_from_a_whole_old_row_only(
+    full: bool, value: bytes | None, expected: list[pg.Value]
+) -> None:
+    """E3: an old identity has nulls where it has no value; those are not taken. Unchanged in both stays unchanged.
+
+    Nor are they where the row is said to be whole, by the identity of a table whose partition keeps less: what is too
+    large for its row is not null.
+    """
     relation = wire.relation(1, identity="f" if full else "d")
-    old: pg.Tuple = (b"1", b"whole" if full else None)
+    old: pg.Tuple = (b"1", value)
     rows = [
         pg.Update(1, (b"2", pg.UNCHANGED), old, full),
         pg.Update(1, (b"2", pg.UNCHANGED), (b"1", pg.UNCHANGED), full),

@@ -19,6 +19,7 @@ from penstock.postgres.replication import POSTGRES_EPOCH_MICROS
 from penstock.postgres.rows import ADDED, CHANGE_TYPES, RowShape, row_batches, schema_of
 from penstock.postgres.transactions import Assembler, Transaction
 from tests.unit import wire
+from tests.unit.agreement import filled
 
 T = QualifiedTable("public", "t")
 Row = dict[str, Any]
@@ -192,7 +193,7 @@ def _lines(relation: pg.Relation, row: Any, seq: int, preimage: bool) -> list[tu
     known = [full or column.key for column in relation.columns]
     new, old = getattr(row, "new", None), getattr(row, "old", None)
     if new is not None and old is not None:
-        new = tuple(o if n is pg.UNCHANGED and k else n for n, o, k in zip(new, old, known, strict=True))
+        new = filled(relation, new, old, full)
     if isinstance(row, pg.Insert):
         return [_line("insert", seq, relation, new)]
     if isinstance(row, pg.Delete):

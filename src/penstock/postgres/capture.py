@@ -29,7 +29,7 @@ from penstock.contracts import Change
 from penstock.errors import CoverageError
 from penstock.model import CoverageReport, Lsn, Position, QualifiedTable, ReplicationConfig, SnapshotTable
 from penstock.postgres import catalog, changes, publication, slot
-from penstock.postgres.catalog import TableInfo
+from penstock.postgres.catalog import TableInfo, TableKind
 from penstock.postgres.changes import Piece, ThinColumns
 from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
 from penstock.postgres.keys import key_batch
@@ -182,7 +182,8 @@ class WalChangeCapture:
         layout, confirm_rows = shape or RowShape(), source.watermark.confirm_rows
 
         def make(piece: Piece) -> ChangeBatch:
-            tables = tuple(row_batches(piece, layout, source.known.primary_keys))
+            known = source.known
+            tables = tuple(row_batches(piece, layout, known.primary_keys, partitioned=known.partitioned))
             return ChangeBatch(tables, piece.count, _end(piece), partial(changes.confirm, piece, confirm_rows))
 
         return Stream(source, source.produce(make, max_rows, max_bytes))
@@ -264,6 +265,7 @@ class _Known:
         self._settings = settings
         self._config = config
         self.primary_keys: Keys = {}
+        self.partitioned: frozenset[QualifiedTable] = frozenset()
         self.thin = ThinColumns({})
 
     def learn(self) -> None:
@@ -274,6 +276,7 @@ class _Known:
             info = publication.read_publication(connection, name)
             found = catalog.read_tables(connection, info.published if info else ())
         self.primary_keys = {table: info.primary_key for table, info in found.items() if info.primary_key}
+        self.partitioned = frozenset(table for table, info in found.items() if info.kind is TableKind.PARTITIONED)
         given = self._config.columns
         # What is asked for a partitioned table holds for its partitions, under whose names the changes come.
         self.thin = ThinColumns({**{table: _asked(info, given) for table, info in found.items()}, **given})

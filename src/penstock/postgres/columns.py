@@ -280,20 +280,24 @@ class _Walk:
 
 
 def _fill_unchanged(new: _Found, old: _Found, pairs: tuple[Mask, Mask], full: Mask, keys: Mask) -> None:
-    """Take from the old tuple what the new one left out as unchanged: any column of a whole row, else the identity."""
+    """Take from the old tuple what the new one left out as unchanged: any column of a whole row, else the identity.
+
+    A null there is no value: what is left out is never null. The server marks a row as whole by the identity of the
+    table it speaks of, and sends what the partition keeps, which may be less.
+    """
     for column, unchanged in enumerate(new.unchanged):
         if unchanged is None:
             continue
         target, source = np.flatnonzero(pairs[0]), np.flatnonzero(pairs[1])
         fill = unchanged[target] & (full[source] | keys[column])
+        if (old_null := old.null[column]) is not None:
+            fill &= ~old_null[source]
         source, target = source[fill], target[fill]
         new.starts[column][target] = old.starts[column][source]
         new.lengths[column][target] = old.lengths[column][source]
-        null, old_null = new.null[column], old.null[column]
-        if null is not None:
-            null[target] = False if old_null is None else old_null[source]
-        old_unchanged = old.unchanged[column]
-        unchanged[target] = False if old_unchanged is None else old_unchanged[source]
+        if (null := new.null[column]) is not None:
+            null[target] = False
+        unchanged[target] = False
         if not unchanged.any():
             new.unchanged[column] = None
 

@@ -80,11 +80,16 @@ def schema_of(relation: Relation) -> pa.Schema:
 
 
 def row_batches(
-    piece: Changes, shape: RowShape, keys: Keys, only: Collection[QualifiedTable] | None = None
+    piece: Changes,
+    shape: RowShape,
+    keys: Keys,
+    only: Collection[QualifiedTable] | None = None,
+    partitioned: Collection[QualifiedTable] = (),
 ) -> list[TableBatch]:
     """The piece as Arrow, a batch for each table in it. `keys` are the primary keys that are known.
 
-    Of tables that are not among `only` no value is looked at.
+    Of tables that are not among `only` no value is looked at. `partitioned` are those known to be so: rows under such a
+    name are a partition's, which may keep less of an old row than the table's identity says.
     """
 
     def is_wanted(relation: Relation) -> bool:
@@ -96,7 +101,10 @@ def row_batches(
         return [_truncated(origins, at, relation) for at, relation in named if is_wanted(relation)]
     found = split(piece.rows, lambda relation: range(len(relation.columns)) if is_wanted(relation) else ())
     wanted = [rows for rows in found if is_wanted(rows.relation)]
-    return [_table_batch(origins, rows, shape, _key_columns(rows.relation, keys)) for rows in wanted]
+    return [
+        _table_batch(origins, rows, shape, _key_columns(rows.relation, keys), rows.relation.table in partitioned)
+        for rows in wanted
+    ]
 
 
 def _key_columns(relation: Relation, keys: Keys) -> list[int]:
@@ -115,7 +123,9 @@ class _Layout:
     kind: Ints
 
 
-def _table_batch(origins: Origins, rows: TableRows, shape: RowShape, key: Sequence[int]) -> TableBatch:
+def _table_batch(
+    origins: Origins, rows: TableRows, shape: RowShape, key: Sequence[int], of_partition: bool
+) -> TableBatch:
     schema = schema_of(rows.relation)
     layout = _lay_out(rows, shape, key)
     columns: list[pa.Array[Any]] = []
@@ -123,6 +133,8 @@ def _table_batch(origins: Origins, rows: TableRows, shape: RowShape, key: Sequen
     for i, column in enumerate(rows.relation.columns):
         in_old = column.key or rows.relation.identity == "f"
         values, absent = _column(rows, i, shape, in_old)
+        if of_partition and in_old and (count := len(rows.old.values[i])):
+            absent[-count:] |= np.asarray(pc.is_null(rows.old.values[i]))  # not kept, or null: nobody can tell
         straight = len(values) == len(layout.source) and not len(rows.old.values[i])
         columns.append(values if straight else values.take(pa.array(layout.source)))
         missing[:, i] = absent if straight else absent[layout.source]

@@ -71,18 +71,20 @@ def keys(plan: ReadPlan, changes: Changes) -> pa.RecordBatch:
 def _row_batches(plan: ReadPlan, parcel: Parcel, options: SourceOptions) -> list[TableBatch]:
     policy = cast(Literal["error", "null"], options.unrepresentable)
     shape = RowShape(options.preimage or options.many, policy)
+
+    def batches(changes: Parcel) -> list[TableBatch]:
+        return row_batches(changes, shape, plan.primary_keys, plan.names, plan.partitioned)
+
     if options.many or not isinstance(parcel.rows, Block):
-        return row_batches(parcel, shape, plan.primary_keys, plan.names)
+        return batches(parcel)
     relations = {oid: _retyped(relation, plan) for oid, relation in parcel.rows.relations.items()}
     read_anew = Parcel(replace(parcel.rows, relations=relations), parcel.origin)
     try:
-        return row_batches(read_anew, shape, plan.primary_keys, plan.names)
+        return batches(read_anew)
     except BugError:
         if relations == parcel.rows.relations:
             raise
-        return row_batches(
-            parcel, shape, plan.primary_keys, plan.names
-        )  # an old text is none of the new type: _fitted tells
+        return batches(parcel)  # an old text is none of the new type: _fitted tells
 
 
 def _retyped(relation: Relation, plan: ReadPlan) -> Relation:

@@ -12,7 +12,7 @@ table that was gone before the query started was a partition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import types as spark
@@ -48,13 +48,14 @@ class ReadPlan:
     """What tasks know of the tables.
 
     `names`: the names that rows stream under → the tables that were asked for. `types`: for a table that was asked
-    for, the type and its modifier of each column.
+    for, the type and its modifier of each column. `partitioned`: which of the names are partitioned tables.
     """
 
     names: Mapping[QualifiedTable, QualifiedTable]
     primary_keys: Mapping[QualifiedTable, Sequence[str]]
     thin: Mapping[QualifiedTable, Sequence[str]]
     types: Mapping[QualifiedTable, Mapping[str, tuple[int, int]]]
+    partitioned: Collection[QualifiedTable] = ()
 
 
 class TableWatch:
@@ -207,6 +208,7 @@ def _plan(names: Mapping[QualifiedTable, QualifiedTable], found: Tables, options
             for table, asked in names.items()
         },
         types={asked: {c.name: (c.type_oid, c.typmod) for c in found[asked].columns} for asked in set(names.values())},
+        partitioned=frozenset(table for table in names if found[table].kind is TableKind.PARTITIONED),
     )
 
 
