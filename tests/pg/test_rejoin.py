@@ -246,6 +246,9 @@ def test_what_the_server_did_not_tell_changes_a_shape(database: Database) -> Non
     assert after("ALTER TABLE page_2 REPLICA IDENTITY DEFAULT") == (lacks, lacks)
     assert unmet(shapes(settings, bound, "told")["books"], untraced=False) == ""
     assert after("ALTER TABLE page_2 REPLICA IDENTITY FULL") == (f"{lacks.replace('lacks', 'lacked')} for a while", "")
+    lacks = 'the replica identity of page_3 lacks "book_id"'
+    assert after("CREATE TABLE page_3 PARTITION OF page FOR VALUES IN (3)") == (lacks, lacks)
+    assert after("CREATE TABLE page_4 PARTITION OF page FOR VALUES IN (4)")[0] == "", "one of others like it is no news"
     before = shapes(settings, bound, "told")["books"]
     promoted = json.dumps(json.loads(before) | {"timeline": "00000007"})
     assert "was promoted" in changed(before, promoted)

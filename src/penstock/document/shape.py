@@ -3,15 +3,16 @@
 Rows that come or go with a partition, or are written anew by ALTER TABLE, are told by no row event; nor are those of a
 table that is not published; a delete under another replica identity does not tell its old parent; and a promoted server
 may lack commits that were seen on the one before. Guarantees: one query, which reads the catalog only and locks
-nothing. A partition that was made as one (and so was empty) is no reason, nor is a table that was only packed anew
-(VACUUM FULL, CLUSTER) or truncated, which is told by an event. Deliberately not: noticing what came and went between
-two looks, but for a table that left the publication and is back.
+nothing. A partition that was made as one (and so was empty) is no reason where it traces what the others do, nor is a
+table that was only packed anew (VACUUM FULL, CLUSTER) or truncated, which is told by an event. Deliberately not:
+noticing what came and went between two looks, but for a table that left the publication and is back.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from penstock.document.schema import DocumentSchema
@@ -81,9 +82,18 @@ def changed(before: str, now: str, *, mended: bool = False) -> str:
             return reason
         common = found[table].keys() & was[table].keys()
         untold = (reason for oid in common for reason in _untold(was[table][oid], found[table][oid]))
-        if not mended and (reason := next(untold, "")):
+        born = (reason for oid in found[table].keys() - common for reason in _unlike(was[table], found[table][oid]))
+        if not mended and (reason := next(chain(untold, born), "")):
             return reason
     return ""
+
+
+def _unlike(before: Mapping[str, Mapping[str, Any]], new: Mapping[str, Any]) -> Iterator[str]:
+    """What a new part of a table does not trace, and all before it did: it lacks the identity that they were given."""
+    known = [part["traced"] for part in before.values() if "traced" in part]
+    for column, traced in new.get("traced", {}).items():
+        if known and not traced and all(one.get(column) for one in known):
+            yield _untraced(new["name"], column)
 
 
 def _untold(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
