@@ -48,10 +48,11 @@ Keys = Mapping[QualifiedTable, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """How rows are laid out: see the module's description."""
+    """How rows are laid out: see the module's description. `strict`: an update without its old row is an error."""
 
     preimage: bool = False
     unrepresentable: Unrepresentable = "error"
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,8 @@ def _table_batch(
     origins: Origins, rows: TableRows, shape: RowShape, key: Sequence[int], of_partition: bool
 ) -> TableBatch:
     schema = schema_of(rows.relation)
+    if shape.strict and np.any((rows.tags == UPDATE) & ~rows.full):
+        raise _not_kept(rows.relation.table, of_partition)
     layout = _lay_out(rows, shape, key)
     columns: list[pa.Array[Any]] = []
     missing = np.zeros((len(layout.at), len(rows.relation.columns)), np.bool_)
@@ -140,6 +143,15 @@ def _table_batch(
         missing[:, i] = absent if straight else absent[layout.source]
     added = _added(origins, rows.at[layout.at], layout.kind, missing_names(missing, rows.relation.names))
     return TableBatch(rows.relation, pa.record_batch([*columns, *added], schema=schema))
+
+
+def _not_kept(table: QualifiedTable, of_partition: bool) -> ConfigError:
+    named = f"a partition of {table}" if of_partition else str(table)
+    return ConfigError(
+        f"preimage needs the whole old row, and the replica identity of {named} did not always keep it",
+        hint=f"ALTER TABLE {'…' if of_partition else table.sql} REPLICA IDENTITY FULL; then run the query with preimage "
+        "set to false until it is behind what was written before that.",
+    )
 
 
 def _lay_out(rows: TableRows, shape: RowShape, key: Sequence[int]) -> _Layout:

@@ -70,7 +70,7 @@ def keys(plan: ReadPlan, changes: Changes) -> pa.RecordBatch:
 
 def _row_batches(plan: ReadPlan, parcel: Parcel, options: SourceOptions) -> list[TableBatch]:
     policy = cast(Literal["error", "null"], options.unrepresentable)
-    shape = RowShape(options.preimage or options.many, policy)
+    shape = RowShape(options.preimage or options.many, policy, strict=options.preimage)
 
     def batches(changes: Parcel) -> list[TableBatch]:
         return row_batches(changes, shape, plan.primary_keys, plan.names, plan.partitioned)
