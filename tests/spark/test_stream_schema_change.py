@@ -84,6 +84,15 @@ def test_a_column_dropped_renamed_or_retyped_stops_a_query_and_is_adopted(
     assert own(opened.restart().read()) == after
 
 
+def test_a_partitioned_table_that_is_retyped_behind_rows_that_wait_stops_the_query(partitioned: Steps) -> None:
+    """E5, E104: though the catalog is read for another table's sake, and the rows have the shape that is expected."""
+    partitioned.execute("ALTER TABLE p ADD v int")
+    partitioned.begin(table="p", publication="pub", unrepresentable="null").open()
+    partitioned.execute("INSERT INTO p VALUES (1, 5); INSERT INTO t VALUES (1); ALTER TABLE p ALTER v TYPE bigint")
+    assert ALTERED in refusal(partitioned)
+    assert own(partitioned.restart().read()) == [(1, 5, [])]
+
+
 def test_a_type_that_does_not_hold_the_old_values_has_a_way_on(opened: Steps) -> None:
     """E104: null by name, where the user says so."""
     alter(opened, "ALTER TABLE t ALTER v TYPE date USING '2024-01-01'", "(2, '2024-01-02')")

@@ -149,8 +149,8 @@ def _not_kept(table: QualifiedTable, of_partition: bool) -> ConfigError:
     named = f"a partition of {table}" if of_partition else str(table)
     return ConfigError(
         f"preimage needs the whole old row, and the replica identity of {named} did not always keep it",
-        hint=f"ALTER TABLE {'…' if of_partition else table.sql} REPLICA IDENTITY FULL; then run the query with preimage "
-        "set to false until it is behind what was written before that.",
+        hint=f"ALTER TABLE {'…' if of_partition else table.sql} REPLICA IDENTITY FULL; then run the query with "
+        "preimage set to false until it is behind what was written before that.",
     )
 
 

@@ -85,7 +85,7 @@ class TableWatch:
         """See the tables that a batch's rows belong to, as the stream describes them."""
         fresh = [relation for relation in relations if relation not in self._met]
         if any(self._is_news(relation) for relation in fresh):
-            self._read()
+            self._read_again()
         for relation in fresh:
             if self._is_ours(relation):
                 self._require_shape(relation)
@@ -104,7 +104,7 @@ class TableWatch:
             if table := self._names.get(relation.table):
                 found.setdefault(table, []).append(relation)
         if any(self._spared(table, relations) for table, relations in found.items()):
-            self._read()  # a partition that was detached since does not count
+            self._read_again()  # a partition that was detached since does not count
         for table, relations in [*found.items()]:
             if left := self._spared(table, relations):
                 self._stop_or_warn(f"partition {relations[0].table} of {table} was truncated", left[0])
@@ -150,6 +150,15 @@ class TableWatch:
                 "table that is asked for when they were written, they are lost to this query", relation.table,
             )  # fmt: skip
 
+    def _read_again(self) -> None:
+        """Whatever the reason: rows are decoded by what is found, which has to be what the query was planned with."""
+        self._read()
+        if self._expected is None:
+            return
+        for table, columns in self._sent.items():
+            if _shape(columns, self._options) != _fields(self._expected):
+                raise _altered(table, "its columns are not those that the query started with")
+
     def _read(self) -> None:
         options = self._options
         with open_sql(self._settings) as connection:
@@ -192,11 +201,8 @@ class TableWatch:
 
     def _require_shape(self, relation: Relation) -> None:
         """Rows of another shape are old ones only if the query's columns are those that the table has now."""
-        if self._expected is None or _shape(relation.columns, self._options) == _fields(self._expected):
-            return
-        self._read()
-        if _shape(self._sent[self._names[relation.table]], self._options) != _fields(self._expected):
-            raise _altered(relation.table, "its columns are not those that the query started with")
+        if self._expected is not None and _shape(relation.columns, self._options) != _fields(self._expected):
+            self._read_again()
 
 
 def _plan(names: Mapping[QualifiedTable, QualifiedTable], found: Tables, options: SourceOptions) -> ReadPlan:
