@@ -85,15 +85,16 @@ def test_stream_to_parquet(play: Play, spark: SparkSession, source18: Source, tm
 
 
 def test_take_a_snapshot_then_follow(play: Play, source18: Source) -> None:
-    """E50: rows from before the query, and changes while it runs."""
+    """E3, E50: rows from before the query, and changes while it runs, one of them of a key beside a large value."""
     insert(source18, 1, 2, 3)
 
     def meanwhile(names: Names) -> None:
         await_rows(names, 3)
         source18.execute("UPDATE orders SET total = 9 WHERE id = 1")
         source18.execute("DELETE FROM orders WHERE id = 2")
+        source18.execute("UPDATE orders SET id = 33 WHERE id = 3")
         insert(source18, 4)
-        await_rows(names, 6)
+        await_rows(names, 8)
 
     names = play("spark-snapshot-then-follow.md", meanwhile)
     assert same_as_source(names["orders"].collect(), source18)
