@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import OperatorError, PositionError
+from penstock.spark.tables import TableWatch
 from tests.fixtures.streams import Rows, Steps, Streamed
 from tests.fixtures.waiting import wait_until
 
@@ -210,6 +211,27 @@ def test_rows_of_a_partition_that_was_dropped_before_a_restart_are_not_left_out_
     partitioned.restart()
     assert own(partitioned.rows(1)) == [(2, [])]
     assert "rows of table public.p1 are left out" in caplog.text and "public.t" not in caplog.text
+
+
+def test_the_catalog_is_asked_once_for_a_stranger_until_it_is_described_anew(
+    partitioned: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E7: it takes time from every batch; a table that is attached is described anew, and comes."""
+    partitioned.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    partitioned.begin(table="p", publication="pub").open()
+    asked: list[TableWatch] = []
+    read = TableWatch._read
+    monkeypatch.setattr(TableWatch, "_read", lambda watch: (asked.append(watch), read(watch)))
+    for number in range(20, 24):
+        partitioned.execute(f"INSERT INTO t VALUES ({number})")
+        assert partitioned.batch() == []
+        partitioned.execute(f"INSERT INTO other VALUES ({number})")
+        assert partitioned.batch() == []
+    assert len(asked) == 2, "once for each of them"
+    partitioned.execute("ALTER TABLE p ATTACH PARTITION t FOR VALUES FROM (20) TO (30)")
+    partitioned.execute("INSERT INTO p VALUES (24)")
+    assert own(partitioned.rows(1)) == [(24, [])]
+    assert len(asked) == 3
 
 
 def test_a_stranger_that_took_the_name_of_a_partition_is_a_clear_stop(partitioned: Steps) -> None:

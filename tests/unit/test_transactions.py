@@ -163,6 +163,20 @@ def test_rows_keep_the_shape_of_their_time() -> None:
     assert [names_of(part) for part in after.pieces()] == [["id", "remark"]]
 
 
+def test_a_relation_described_again_in_the_same_words_is_another_one_and_splits_no_rows() -> None:
+    """E7: a table that was attached meanwhile is told so, and told by nothing else."""
+    frames = [wire.transaction(lsn, wire.relation(1), row(lsn)) for lsn in (100, 200)]
+    assembler, found = Assembler(), []
+    for received in frames:
+        (transaction,) = assembler.feed(received)
+        assert isinstance(transaction, Transaction)
+        (part,) = transaction.pieces()
+        assert isinstance(part, Rows)
+        found.append((part.block, part.block.relations[1]))
+    (first, was), (second, now) = found
+    assert was == now and was is not now and first.joins(second)
+
+
 def names_of(part: Rows | Truncated) -> list[str]:
     assert isinstance(part, Rows)
     return [column.name for column in part.block.relations[1].columns]

@@ -153,7 +153,7 @@ class _Open:
         "xid",
     )
 
-    def __init__(self, xid: int, relations: Mapping[int, pg.Relation]) -> None:
+    def __init__(self, xid: int, relations: dict[int, pg.Relation]) -> None:
         self.xid = xid
         self.relations = relations
         self.parts: list[Part] = []
@@ -260,7 +260,7 @@ class Assembler:
     def __init__(self, spill_bytes: int = 64 << 20, spill_dir: str | None = None) -> None:
         self._spill_bytes = spill_bytes
         self._spill_dir = spill_dir
-        self._relations: Mapping[int, pg.Relation] = {}
+        self._relations: dict[int, pg.Relation] = {}
         self._open: _Open | None = None
         self._running: dict[int, _Open] = {}
         self._piece: _Open | None = None
@@ -393,6 +393,7 @@ class Assembler:
             self._piece.described.add(relation.oid)
         known = into.relations if into else self._relations
         if known.get(relation.oid) == relation:
+            known[relation.oid] = relation  # told in the same words, and yet anew: something of the table was altered
             return
         described = {**known, relation.oid: relation}
         if into:

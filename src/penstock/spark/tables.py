@@ -71,6 +71,7 @@ class TableWatch:
         one_shape = options.mode == "rows" and not options.many
         self._expected = spark.StructType(own) if one_shape else None
         self._met: set[Relation] = set()
+        self._strangers: dict[int, Relation] = {}  # by oid, as they were last described
         self._found: dict[QualifiedTable, TableInfo] = {}  # by each name that rows stream under
         self._names: dict[QualifiedTable, QualifiedTable] = {}  # as in the plan
         self._oids: dict[int, QualifiedTable] = {}  # what a table was called when it was last seen
@@ -83,16 +84,22 @@ class TableWatch:
 
     def meet(self, relations: Iterable[Relation]) -> None:
         """See the tables that a batch's rows belong to, as the stream describes them."""
-        fresh = [relation for relation in relations if relation not in self._met]
-        if any(self._is_news(relation) for relation in fresh):
+        described = list(relations)
+        if any(self._is_news(relation) for relation in self._fresh(described)):
             self._read_again()
-        for relation in fresh:
+        for relation in self._fresh(described):
             if self._is_ours(relation):
                 self._require_shape(relation)
             elif self._partitioned:
                 self._pass_over(relation)
-                continue  # somebody else's; but it may be attached later
+                self._strangers[relation.oid] = relation
+                continue
             self._met.add(relation)
+
+    def _fresh(self, relations: Sequence[Relation]) -> list[Relation]:
+        """Those that were not looked at. A table that is attached is described anew, if in the same words."""
+        seen = self._strangers
+        return [one for one in relations if one not in self._met and seen.get(one.oid) is not one]
 
     def emptied(self, truncated: Truncated) -> list[int]:
         """Which of the relations stand for a table all of whose rows went: of several partitions the last one.
@@ -175,6 +182,8 @@ class TableWatch:
         self._names |= names
         self._found |= {table: found[table] for table in names}
         self._oids |= {found[table].oid: table for table in names}
+        ours = self._oids.keys() & self._strangers.keys()  # attached since, and not yet described anew
+        self._strangers = {oid: one for oid, one in self._strangers.items() if oid not in ours}
         self.plan = _plan(self._names, self._found, options)
         self._partitions = {
             table: {found[leaf].oid: leaf for leaf in info.partitions if names.get(leaf) == table}
