@@ -213,6 +213,25 @@ def test_rows_of_a_partition_that_was_dropped_before_a_restart_are_not_left_out_
     assert "rows of table public.p1 are left out" in caplog.text and "public.t" not in caplog.text
 
 
+def test_a_partition_that_is_detached_is_one_until_the_query_is_restarted(
+    partitioned: Steps, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E7: where it is still published; then it is a table like any other, and nobody knows what it was."""
+    partitioned.begin(table="p", publication="pub").open()
+    partitioned.execute("INSERT INTO p VALUES (11)")
+    assert own(partitioned.rows(1)) == [(11, [])]
+    partitioned.execute("ALTER TABLE p DETACH PARTITION p1")
+    partitioned.execute("INSERT INTO p1 VALUES (12)")
+    assert own(partitioned.rows(1)) == [(12, [])], "and 11 is not deleted"
+    partitioned.close_reader()
+    partitioned.execute("INSERT INTO p1 VALUES (13)")
+    partitioned.restart()
+    assert partitioned.batch() == [] and "left out" not in caplog.text
+    partitioned.execute("ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (10) TO (20)")
+    partitioned.execute("INSERT INTO p VALUES (14)")
+    assert own(partitioned.rows(1)) == [(14, [])], "and 13 comes not"
+
+
 def test_the_catalog_is_asked_once_for_a_stranger_until_it_is_described_anew(
     partitioned: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:

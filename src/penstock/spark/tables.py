@@ -3,10 +3,12 @@
 Rows stream under the name that the table which holds them had when they were written: the one that was asked for, or a
 partition of it, which may be younger than the query, or gone by now. A table is told by its oid, then by its name.
 Guarantees: no row of a table that was asked for is taken for somebody else's, also one of a partition that was made,
-attached, renamed, detached or dropped while the query ran; a table that was renamed or dropped, or whose columns are
-not those that the query was planned with, is a clear stop before any of its rows is handed on. A restart adopts the new
-shape. A table that others inherit from is refused unless they are asked for, too. Not known, and a warning: whether a
-table that was gone before the query started was a partition.
+attached, renamed, detached or dropped while the query ran: what is known as a partition stays one up to a restart, also
+where it is detached and written to afterwards. A table that was renamed or dropped, or whose columns are not those
+that the query was planned with, is a clear stop before any of its rows is handed on. A restart adopts the new shape. A
+table that others inherit from is refused unless they are asked for, too. Not known: whether a table that was no
+partition when the query started had been one; a warning where it is not published any more. Not told, since the stream
+does not: rows that come and go with a partition.
 """
 
 from __future__ import annotations
