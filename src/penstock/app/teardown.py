@@ -1,10 +1,11 @@
 """Taking a deployment down: what it left on the server, in the sinks and on this machine, and removing all of it.
 
-Guarantees: nothing is removed before all of it could be listed; nothing at all while a run is active. What is missing
-already is no failure, so a teardown that broke off can be repeated: sinks go first, then the slot and the publication,
-the state last, which alone knows that there is something to take down. Only files that Penstock makes are removed from
-the state folder, and the folder itself only when nothing else is in it. Deliberately not: a publication that the
-deployment does not manage, and replica identities, whose former state nobody knows.
+Guarantees: nothing is removed before all of it could be listed, and the right to was tried; nothing at all while a run
+is active, with this state or, from another folder, with this slot. What is missing already is no failure, so a teardown
+that broke off can be repeated: sinks go first, then the slot and the publication, the state last, which alone knows
+that there is something to take down. Only files that Penstock makes are removed from the state folder, and the folder
+itself only when nothing else is in it. Deliberately not: a slot of that name that cannot be the deployment's; a
+publication that it does not manage, or that others may read; replica identities, whose former state nobody knows.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ from typing import TYPE_CHECKING
 
 from penstock.app.parts import open_sink
 from penstock.config.connection import connection_settings
+from penstock.document.spec import SourceSpec
 from penstock.engine.state import State
-from penstock.errors import DiskError, OperatorError
+from penstock.errors import DiskError, OperatorError, SlotLostError, SlotMismatchError
+from penstock.model import quote
 from penstock.postgres import publication, slot
+from penstock.postgres.claim import Claim
 from penstock.postgres.connection import open_sql
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
     from penstock.contracts import Sink
+    from penstock.postgres.catalog import SqlConnection
     from penstock.postgres.connection import ConnectionSettings
+    from penstock.postgres.observation import PublicationInfo
     from penstock.postgres.slot import SlotInfo
 
 # What a run makes in its state folder.
@@ -43,6 +49,16 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Stay:
+    """A slot or a publication by the deployment's name for it that stays: why, and the SQL by which it would go."""
+
+    what: str
+    name: str
+    why: str
+    sql: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """All that is there now; None or empty: it is not."""
 
@@ -50,8 +66,7 @@ class Inventory:
     publication: str | None
     indexes: tuple[Held, ...]
     state: Path | None
-    foreign_publication: str | None = None
-    """The deployment reads it and did not make it: it stays."""
+    stays: tuple[Stay, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -61,14 +76,20 @@ class Inventory:
 
 @contextmanager
 def taking_down(deployment: Deployment) -> Iterator[tuple[Inventory, Callable[[], None]]]:
-    """What there is, and the function that removes it; no run can begin meanwhile."""
+    """What there is, and the function that removes it; no run can begin meanwhile, from wherever."""
     settings = connection_settings(deployment)
     folder = Path(deployment.locate(deployment.state))
-    with _alone(folder):
+    with _alone(folder), _claimed(settings, deployment.source.slot) as claim:
         sinks = [open_sink(config, deployment) for config in deployment.sinks]
         try:
             found = _look(deployment, settings, sinks, folder)
-            yield found, lambda: _remove(found, settings, sinks, folder)
+
+            def remove() -> None:
+                claim.require()  # somebody may have taken long to say yes
+                _try(found, settings)
+                _remove(found, settings, sinks)
+
+            yield found, remove
         finally:
             for sink in sinks:
                 sink.close()
@@ -89,29 +110,92 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _claimed(settings: ConnectionSettings, name: str) -> Iterator[Claim]:
+    """The right to the slot, as long as this lasts. Who reads from one that is not ours may go on."""
+    with closing(Claim(settings, name)) as claim:
+        if who := claim.take():
+            with open_sql(settings) as connection:
+                found = slot.inspect(connection, name)
+            if not _foreign(found, settings):
+                raise OperatorError(
+                    f"slot {name} is in use ({who})",
+                    hint="Stop whoever has it. If that is another deployment, this one has to name a slot of its own.",
+                )
+            claim.require()
+        yield claim
+
+
+def _foreign(found: SlotInfo | None, settings: ConnectionSettings) -> str:
+    """Why a slot cannot be the deployment's; nothing: it can be."""
+    try:
+        if found:
+            slot.verify(found, settings.database)
+    except SlotMismatchError as error:
+        return error.message
+    except SlotLostError:
+        pass
+    return ""
+
+
 def _look(deployment: Deployment, settings: ConnectionSettings, sinks: list[Sink], folder: Path) -> Inventory:
     source = deployment.source
     with open_sql(settings) as connection:
         reader = slot.inspect(connection, source.slot)
-        is_published = source.publication in publication.names(connection)
-    if reader and reader.active:
-        raise OperatorError(
-            f"slot {reader.name} is in use (server process {reader.active_pid})",
-            hint="Stop whoever reads it. If that is another deployment, this one has to name a slot of its own.",
-        )
+        is_published, staying = _published(connection, deployment, settings)
+    if reader and (why := _foreign(reader, settings)):
+        staying, reader = [Stay("slot", reader.name, why), *staying], None
     names = [f"{deployment.prefix}{index.name}" for index in deployment.indexes]
     held = [Held(sink.name, name, tuple(sink.holdings(name))) for sink in sinks for name in names]
-    managed = source.publication if is_published else None
     return Inventory(
         reader,
-        managed if source.manage_publication else None,
+        source.publication if is_published else None,
         tuple(one for one in held if one.what),
         folder if any(_files(folder)) else None,
-        None if source.manage_publication else managed,
+        tuple(staying),
     )
 
 
-def _remove(found: Inventory, settings: ConnectionSettings, sinks: list[Sink], folder: Path) -> None:
+def _published(
+    connection: SqlConnection, deployment: Deployment, settings: ConnectionSettings
+) -> tuple[bool, list[Stay]]:
+    """Whether there is a publication that nobody else needs; or the one that stays."""
+    source = deployment.source
+    found = publication.read_publication(connection, source.publication)
+    if found is None:
+        return False, []
+    if not source.manage_publication:
+        return False, [Stay("publication", source.publication, "the deployment does not manage it")]
+    why = _shared(connection, found, deployment, settings)
+    if not why:
+        return True, []
+    return False, [Stay("publication", source.publication, why, f"DROP PUBLICATION {quote(source.publication)};")]
+
+
+def _shared(
+    connection: SqlConnection, found: PublicationInfo, deployment: Deployment, settings: ConnectionSettings
+) -> str:
+    """Why others may read a publication; nothing: there is no sign of them."""
+    more = found.listed - SourceSpec([index.schema for index in deployment.indexes]).all_tables
+    if more:
+        return f"it carries {', '.join(map(str, sorted(more)))}, which this deployment does not read"
+    if found.all_tables or found.schemas:
+        return "it carries tables that this deployment does not read"
+    others = [one.name for one in slot.show(connection) if one.database == settings.database]
+    others = [name for name in others if name != deployment.source.slot]
+    return f"slot {' and '.join(others)} may be read by way of it" if others else ""
+
+
+def _try(found: Inventory, settings: ConnectionSettings) -> None:
+    """See that the role may remove what is the server's, before anything is."""
+    with open_sql(settings) as connection:
+        if found.slot:
+            slot.drop(connection, f"(a try) {found.slot.name}")  # no slot has such a name: the right is asked for first
+        if found.publication:
+            publication.drop(connection, found.publication, rehearse=True)
+
+
+def _remove(found: Inventory, settings: ConnectionSettings, sinks: list[Sink]) -> None:
     by_name = {sink.name: sink for sink in sinks}
     for held in found.indexes:
         by_name[held.sink].remove(held.name)
@@ -122,7 +206,8 @@ def _remove(found: Inventory, settings: ConnectionSettings, sinks: list[Sink], f
             publication.drop(connection, found.publication)
     for sink in sinks:
         sink.close()
-    _remove_state(folder)
+    if found.state:
+        _remove_state(found.state)
 
 
 def _files(folder: Path) -> Iterator[Path]:

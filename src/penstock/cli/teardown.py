@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 def teardown(config: str | None, yes: bool, json: bool) -> None:
     """Show the slot, the publication, the indexes in every sink and the state of a deployment; then remove them.
 
-    It asks first, and refuses while a run is active. A publication that the deployment does not manage stays, and so do
-    replica identities: what they were before is not known.
+    It asks first, and refuses while a run is active, wherever. A slot of another database stays, and so does a
+    publication that the deployment does not manage, or that others may read; replica identities stay, too: what they
+    were before is not known.
     """
     from penstock.app.teardown import taking_down
     from penstock.config.file import read_deployment
@@ -59,8 +60,9 @@ def _lines(found: Inventory) -> Iterator[str]:
             yield f"index        {visible(held.name)} in sink {held.sink}: {visible(what)}"
     if found.state:
         yield f"state        {visible(str(found.state))}"
-    if found.foreign_publication:
-        yield f"Publication {visible(found.foreign_publication)} stays: the deployment does not manage it."
+    for one in found.stays:
+        how = f" To drop it: {visible(one.sql)}" if one.sql else ""
+        yield f"{one.what.capitalize()} {visible(one.name)} stays: {visible(one.why)}.{how}"
 
 
 def _fields(found: Inventory) -> dict[str, Any]:
@@ -69,5 +71,10 @@ def _fields(found: Inventory) -> dict[str, Any]:
         "publication": found.publication,
         "indexes": [{"sink": one.sink, "name": one.name, "holds": one.what} for one in found.indexes],
         "state": str(found.state) if found.state else None,
-        "stays": {"publication": found.foreign_publication},
+        "stays": {
+            **dict.fromkeys(("slot", "publication")),
+            **{one.what: one.name for one in found.stays},
+            "why": {one.what: one.why for one in found.stays},
+            "sql": [one.sql for one in found.stays if one.sql],
+        },
     }

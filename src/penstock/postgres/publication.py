@@ -213,10 +213,10 @@ def _families(tables: Mapping[QualifiedTable, TableInfo]) -> set[QualifiedTable]
     return {relative for info in tables.values() for relative in (*info.ancestors, *info.partitions)}
 
 
-def drop(conn: SqlConnection, publication: str) -> bool:
-    """Drop the publication; False where there was none."""
+def drop(conn: SqlConnection, publication: str, *, rehearse: bool = False) -> bool:
+    """Drop the publication; False where there was none. With `rehearse`, find out whether that is allowed."""
     there = publication in names(conn)
-    with translating(f"dropping publication {quote(publication)}"):
+    with translating(f"dropping publication {quote(publication)}"), conn.transaction(force_rollback=rehearse):
         conn.execute(f"DROP PUBLICATION IF EXISTS {quote(publication)}")
     return there
 
