@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.app.explain import compared
 from penstock.app.reconcile import Course, Looks, work
 from penstock.cli.main import run
 from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection, Writes
@@ -192,6 +193,10 @@ def test_values_count_where_the_text_was_written_anew(world: World) -> None:
     world.builder.bodies["a"] = b'{"x":1.00000000000000000001}'
     world.set("a", b'{"x":1.0}')
     assert world.compare().first["different"] == ["a"]
+    world.builder.bodies["a"] = b'{"x":[true,0]}'
+    world.set("a", b'{"x":[1,false]}')
+    assert world.compare().first["different"] == ["a"]
+    assert compared(Held(Lsn(5), b'{"x": [1, false, 2.0]}'), b'{"x":[true,0,2]}')["differs"] == ["x[0]", "x[1]"]
 
 
 def test_a_version_that_is_newer_than_anything_read_stays_and_is_told(world: World) -> None:

@@ -6,11 +6,9 @@ deployment, whose sinks may be nobody else's to read; by the command itself wher
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from penstock.config.connection import connection_settings
 from penstock.contracts import Held, Key, ReadableSink
 from penstock.document.paths import paths, root_key
 from penstock.document.provenance import rows_of
+from penstock.engine.reconcile import value_of
 from penstock.errors import ConfigError
 from penstock.ops.control import NothingRunsError, ask
 
@@ -100,7 +99,7 @@ def _destinations(
             continue
         held = sink.look(index, [id]).get(id)
         body = _built(builder, index, builder.keys(index, [id])[id])
-        one: dict[str, Any] = {"sink": sink.name, **_compared(held, body)}
+        one: dict[str, Any] = {"sink": sink.name, **compared(held, body)}
         sinks.append(one | ({"document": _text(held.body if held else None)} if values else {}))
     entries = [{"sink": one.sink, "reason": one.reason, "since": one.since} for one in state.quarantined(index, [id])]
     return {"sinks": sinks, "quarantine": entries}
@@ -110,14 +109,14 @@ def _built(builder: PgDocumentBuilder, index: str, key: Key) -> bytes | None:
     return next(body for documents in builder.build(index, [key]) for body in documents.bodies)
 
 
-def _compared(held: Held | None, built: bytes | None) -> dict[str, Any]:
+def compared(held: Held | None, built: bytes | None) -> dict[str, Any]:
     """In which fields a sink's document is another one than the database's."""
     body = held.body if held else None
     version = str(held.version) if held else None
     if body is None or built is None:
         state = "the same" if body is built else "missing" if body is None else "extra"
         return {"state": state if body or built else "no document", "version": version, "differs": []}
-    differs = list(_differing(_value(body), _value(built), ""))
+    differs = list(_differing(value_of(body), value_of(built), ""))
     return {"state": "different" if differs else "the same", "version": version, "differs": differs[:_MOST_PATHS]}
 
 
@@ -135,13 +134,6 @@ def _differing(one: Any, other: Any, path: str) -> Iterator[str]:
             yield from _differing(mine, theirs, f"{path}[{at}]")
     elif one != other:
         yield path
-
-
-def _value(body: bytes) -> Any:
-    try:
-        return json.loads(body, parse_float=Decimal)
-    except ValueError:
-        return body
 
 
 def _text(body: bytes | None) -> str | None:

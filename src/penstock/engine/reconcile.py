@@ -226,11 +226,20 @@ def _is_same(held: Held | None, built: bytes | None) -> bool:
     body = held.body if held else None
     if body == built or body is None or built is None:
         return body == built
-    return _value(body) == _value(built)
+    return value_of(body) == value_of(built)
 
 
-def _value(body: bytes) -> object:
+def value_of(body: bytes) -> object:
+    """A document's value, to be compared with another one: numbers exactly, and none of them is a truth value.
+
+    A document that is no JSON is its own value.
+    """
     try:
-        return json.loads(body, parse_float=Decimal)
+        return json.loads(body, parse_int=_number, parse_float=_number)
     except ValueError:
         return body
+
+
+def _number(text: str) -> tuple[Decimal]:
+    """Nothing else in JSON is a tuple; by itself, 1 is the same as true to Python."""
+    return (Decimal(text),)
