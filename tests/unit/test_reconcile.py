@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.app.explain import compared
-from penstock.app.reconcile import Course, Looks, work
+from penstock.app.reconcile import Course, Job, Looks, work
 from penstock.cli.main import run
 from penstock.contracts import Documents, Held, Key, ReadableSink, Rejection, Writes
 from penstock.document.ids import document_id
@@ -20,8 +22,10 @@ from penstock.engine import reconcile
 from penstock.engine.batch import Parts, Tally
 from penstock.engine.marks import Marks
 from penstock.engine.reconcile import Comparison, Ground
+from penstock.engine.report import Report
 from penstock.engine.state import Seed, State
 from penstock.model import Lsn
+from tests.fixtures.waiting import wait_until
 from tests.unit.engine_parts import MemoryBuilder, MemorySink
 
 INDEX = "books"
@@ -101,6 +105,18 @@ class World:
         ground = Ground(lambda: Lsn(10), self.watch, catch_up, judge, lambda: self.aside, advanced, repair)
         (found,) = reconcile.compare(self.parts, INDEX, EVERYTHING, ground)
         return found
+
+
+@dataclass
+class Idle:
+    """A pipeline that keeps nothing."""
+
+    state: State
+    plan: Any
+    report: Report
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    settled = watch = look_at_marks = staticmethod(lambda *_: None)
 
 
 @pytest.fixture
@@ -288,3 +304,22 @@ def test_a_mark_goes_when_every_sink_is_mended(
         parts = replace(world.parts, sinks={INDEX: sinks})
         work(Course(repair=True), Looks(state, lambda index: [], lambda index: ""), parts, [INDEX], None)  # type: ignore[arg-type]
         assert bool(Marks(state).marked()) == stays
+
+
+def test_a_running_deployment_tells_which_sinks_are_away(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E73: what was left behind is not said to be the same, least of all where nothing else is there."""
+    with closing(State(tmp_path / "state")) as state:
+        plan = SimpleNamespace(parts=replace(world.parts, sinks={INDEX: []}), cuts=lambda index: [], lacking=str)
+        job = Job(None, Idle(state, plan, Report(away={"search": "it does not answer"})))  # type: ignore[arg-type]
+        job.answer({"action": "start"})
+        wait_until(lambda: not job.answer({})["running"], 10, "its end")
+        told = job.answer({})
+    why = "it was left behind (it does not answer), and is seeded when it answers again"
+    assert (told["error"], told["skipped"], told["away"]) == ("", {f"{INDEX} in search": why}, ["search"])
+    monkeypatch.setattr("penstock.cli.reconcile._reconcile", lambda *_: told)
+    assert run(["reconcile", "--config", str(EXAMPLES / "shop")]) == 1
+    assert capsys.readouterr().out == f"{INDEX} in search was not compared: {why}.\n"
+    told["comparisons"] = [{**asdict(Comparison(INDEX, "local")), "differing": 0, "left": 0}]
+    assert run(["reconcile", "--config", str(EXAMPLES / "shop")]) == 0

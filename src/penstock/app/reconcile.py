@@ -62,29 +62,33 @@ class Course:
     comparisons: list[Comparison] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     """What was not compared (an index, or an index in a sink), and why."""
+    away: list[str] = field(default_factory=list)
+    """The sinks that were left behind, of which nothing is compared."""
     error: str = ""
 
     def told(self) -> dict[str, Any]:
         """Everything as JSON has it."""
         found = [{**asdict(one), "differing": one.differing, "left": one.left} for one in self.comparisons]
-        plain = ("repair", "index", "ranges", "done", "running", "skipped", "error")
+        plain = ("repair", "index", "ranges", "done", "running", "skipped", "away", "error")
         return {**{name: getattr(self, name) for name in plain}, "comparisons": found}
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What is asked about an index on the way: where its ranges are cut, and why changes of it are lost even now."""
+    """What is asked on the way: where an index's ranges are cut, why changes of it are lost even now, who is away."""
 
     state: State
     cuts: Callable[[str], Sequence[Key]]
     lacking: Callable[[str], str]
+    away: Mapping[str, str] = field(default_factory=dict)
 
 
 def work(course: Course, looks: Looks, parts: Parts, indexes: Sequence[str], ground: Ground) -> None:
     """Compare one index after the other; a mark goes with the differences, wherever they may be."""
     marks = Marks(looks.state)
+    course.away = sorted(looks.away)
     for index in indexes:
-        sinks = _comparable(course, looks.state, parts, index)
+        sinks = _comparable(course, looks, parts, index)
         if not sinks:
             continue
         before, making = marks.marked().get(index), _making(looks.state, index, sinks)
@@ -115,11 +119,13 @@ def _making(state: State, index: str, sinks: Sequence[ReadableSink]) -> tuple[in
     return state.seeds_begun(index), [sink.generation(index) for sink in sinks]
 
 
-def _comparable(course: Course, state: State, parts: Parts, index: str) -> list[ReadableSink]:
+def _comparable(course: Course, looks: Looks, parts: Parts, index: str) -> list[ReadableSink]:
     """The sinks of an index that can be compared; the others are told."""
-    if index not in parts.sinks or state.seed(index):
+    if index not in parts.sinks or looks.state.seed(index):
         course.skipped[index] = "it is being seeded" if index in parts.sinks else "it is stopped: see penstock status"
         return []
+    for name, why in looks.away.items():
+        course.skipped[f"{index} in {name}"] = f"it was left behind ({why}), and is seeded when it answers again"
     found: list[ReadableSink] = []
     for sink in parts.sinks[index]:
         if not isinstance(sink, ReadableSink):
@@ -178,7 +184,12 @@ class Job:
             repair=course.repair,
         )
         try:
-            looks = Looks(pipeline.state, lambda one: pipeline.plan.cuts(one), lambda one: pipeline.plan.lacking(one))
+            looks = Looks(
+                pipeline.state,
+                lambda one: pipeline.plan.cuts(one),
+                lambda one: pipeline.plan.lacking(one),
+                dict(pipeline.report.away),
+            )
             work(course, looks, pipeline.plan.parts, indexes, ground)
         except PenstockError as error:
             course.error = str(error)
@@ -261,9 +272,10 @@ def alone(deployment: Deployment, indexes: Sequence[str], *, repair: bool, tell:
             prepared.state,
             lambda one: cuts(prepared.settings, prepared.schemas.schema(one)),
             functools.partial(lacking, prepared),
+            _left_behind(prepared),
         )
         work(course, looks, prepared.parts, indexes or _every(prepared.parts), ground)
-        course.skipped |= _unshown(prepared, course)
+        course.skipped = _unshown(prepared, course) | course.skipped
     finally:
         prepared.close()
     course.running = False
@@ -284,6 +296,11 @@ def _prepared(deployment: Deployment, *, repair: bool) -> Prepared:
             raise RetryableError(f"a penstock is starting or ending with the state in {folder}", hint="Try again.")
         require_slot(deployment, connection_settings(deployment), state, repair=True)
     return prepare(deployment)
+
+
+def _left_behind(prepared: Prepared) -> dict[str, str]:
+    known = {config.name for config in prepared.deployment.sinks}
+    return {name: "by an earlier run" for name in prepared.lineage.away() if name in known}
 
 
 def _unshown(prepared: Prepared, course: Course) -> dict[str, str]:

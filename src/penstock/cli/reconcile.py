@@ -1,7 +1,7 @@
 """`penstock reconcile`: what sinks hold, held against the database; printed, and mended if asked to.
 
 Guarantees: a line a second says how far it is where a person looks; ends with 1 where something differs and was not
-mended. Ids are told, values of documents are not.
+mended, and where nothing was compared because sinks are away. Ids are told, values of documents are not.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def reconcile(index: tuple[str, ...], repair: bool, config: str | None, json: bo
         _show(told)
     if told["error"]:
         raise OperatorError(told["error"])
-    return ACT if any(one["left"] for one in told["comparisons"]) else 0
+    nobody_there = bool(told.get("away")) and not told["comparisons"]
+    return ACT if nobody_there or any(one["left"] for one in told["comparisons"]) else 0
 
 
 def _require_enabled(deployment: Deployment, indexes: Sequence[str]) -> None:
