@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,7 @@ from penstock.errors import DiskError, PositionError, SlotLostError, SlotMissing
 from penstock.model import Lsn
 from penstock.postgres import slot
 from penstock.postgres.settings import resolve
+from tests.fixtures.commands import run_penstock
 from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
 
@@ -155,6 +157,34 @@ def test_another_server_is_never_joined(stopped: Stopped, lsn: Lsn, system: str)
     assert "seeds every index again" in refused.value.hint
     assert stopped.untouched()
     assert stopped.stands() is None
+
+
+def test_the_doctor_says_what_the_next_run_will_refuse(stopped: Stopped) -> None:
+    """E29, E89: a slot that somebody else read from, a checkpoint that is gone, another server; nothing is changed."""
+
+    def told() -> tuple[int, list[tuple[str, str, str]]]:
+        done = run_penstock("doctor", "--config", str(stopped.folder.parent), "--json")
+        found = [one for one in json.loads(done.stdout)["findings"] if one["about"] == "slot"]
+        return done.returncode, [(one["verdict"], one["message"], one["fix"]) for one in found]
+
+    stopped.make_slot()
+    at = stopped.stands()
+    assert at
+    stopped.log(7, at)
+    assert [verdict for verdict, _, _ in told()[1]] == ["note"], "nobody reads it, and the next run will"
+    stopped.execute("INSERT INTO book VALUES (1)")
+    ((now,),) = stopped.execute("SELECT pg_current_wal_flush_lsn()::text")
+    stopped.execute(f"SELECT pg_replication_slot_advance('{SLOT}', '{now}')")
+    code, [(verdict, message, fix)] = told()
+    assert (code, verdict) == (1, "error")
+    assert message == f"slot {SLOT} stands at {stopped.stands()}, and it was read up to {at}"
+    assert "penstock reconcile --repair" in fix
+    stopped.log(7, at, system="123")
+    assert "of another server" in told()[1][0][1]
+    stopped.state.note_streamed("the id of a checkpoint")
+    shutil.rmtree(stopped.checkpoint)
+    assert f"{stopped.checkpoint} is gone" in told()[1][0][1]
+    assert not Marks(stopped.state).marked()
 
 
 def test_a_slot_that_the_server_gave_up_is_made_anew(start_server: Callable[..., Server], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.postgres.vitals import Vitals
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
     from penstock.engine.marks import Mark
+    from penstock.errors import OperatorError
     from penstock.postgres.slot import SlotInfo
 
 _SKEW_S = 5.0
@@ -85,8 +86,13 @@ def judge_room(vitals: Vitals, found: SlotInfo | None) -> Iterator[Finding]:
         )
 
 
-def judge_slot(vitals: Vitals, found: SlotInfo | None, deployment: Deployment) -> Iterator[Finding]:
-    """Whether the slot is there, read, and far from what the server lets it hold back."""
+def judge_slot(
+    vitals: Vitals, found: SlotInfo | None, deployment: Deployment, refusal: OperatorError | None = None
+) -> Iterator[Finding]:
+    """Whether the slot is there, read, and far from what the server lets it hold back.
+
+    `refusal` is why a run will not go on from it.
+    """
     name = deployment.source.slot
     if found is None:
         checkpoint = Path(deployment.locate(deployment.state), "checkpoint")
@@ -103,14 +109,17 @@ def judge_slot(vitals: Vitals, found: SlotInfo | None, deployment: Deployment) -
     if found.lost:
         yield Finding("slot", Verdict.ERROR, f"the server has thrown away WAL that slot {name} needed", _REPAIR)
         return
-    who = f"read by server process {found.active_pid}" if found.active else "read by nobody"
+    if refusal:
+        yield Finding("slot", Verdict.ERROR, refusal.message, refusal.hint)
+    else:
+        who = f"read by server process {found.active_pid}" if found.active else "read by nobody"
+        yield Finding(
+            "slot",
+            Verdict.GOOD if found.active else Verdict.NOTE,
+            f"slot {name} stands at {found.confirmed_flush_lsn}, {who}",
+            "" if found.active else "It holds WAL until the next run: start it, or penstock teardown.",
+        )
     retained = found.retained_bytes or 0
-    yield Finding(
-        "slot",
-        Verdict.GOOD if found.active else Verdict.NOTE,
-        f"slot {name} stands at {found.confirmed_flush_lsn}, {who}",
-        "" if found.active else "It holds WAL until the next run: start it, or penstock teardown.",
-    )
     yield from _retention(vitals, found, deployment.source.max_retained_wal, retained)
     if vitals.idle_slot_timeout_s:
         yield Finding(

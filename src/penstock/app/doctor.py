@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.app import source_rules
 from penstock.app.diagnosis import Finding, Verdict, judge_clock, judge_memory, judge_room, judge_slot
 from penstock.app.parts import open_sink
+from penstock.app.rejoin import refusal
 from penstock.config.connection import connection_settings
 from penstock.document.check import Diagnostic
 from penstock.document.check_live import check_live
@@ -93,9 +94,10 @@ def _server(deployment: Deployment) -> Iterator[Finding]:
         vitals = read_vitals(connection)
         found = slot.inspect(connection, deployment.source.slot)
     here_s = time.time()
+    refused = refusal(deployment, settings, found) if found and not found.lost else None
     yield Finding("server", Verdict.GOOD, f"Postgres {vitals.version}, database {settings.database}")
     yield from judge_room(vitals, found)
-    yield from judge_slot(vitals, found, deployment)
+    yield from judge_slot(vitals, found, deployment, refused)
     yield from judge_clock(vitals.clock_s - here_s)
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.engine import checkpoint
 from penstock.engine.marks import Marks
+from penstock.engine.state import State
 from penstock.errors import OperatorError, PositionError, SlotLostError, SlotMissingError
 from penstock.model import Lsn
 from penstock.postgres import replication, slot
@@ -23,7 +25,6 @@ from penstock.postgres.connection import ConnectionSettings, open_sql
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
-    from penstock.engine.state import State
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +46,38 @@ def require_slot(deployment: Deployment, settings: ConnectionSettings, state: St
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
         end = slot.wal_end(connection)
-    trouble = _trouble(found, logged, deployment.source.slot) or lost_checkpoint(folder, state)
-    if trouble is None:
+    wrong = trouble(found, logged, deployment.source.slot) or lost_checkpoint(folder, state)
+    if wrong is None:
         return
     _require_same_server(settings, logged, end, folder)
     if not repair:
-        raise trouble
-    log.warning("%s", trouble.message)
-    Marks(state).mark({index.name: trouble.message for index in deployment.enabled})
+        raise wrong
+    log.warning("%s", wrong.message)
+    Marks(state).mark({index.name: wrong.message for index in deployment.enabled})
     state.note_unsettled(deployment.source.slot)
     _make(settings, found, deployment.source.slot)
     shutil.rmtree(folder, ignore_errors=True)
     state.forget_streamed()
+
+
+def refusal(deployment: Deployment, settings: ConnectionSettings, found: slot.SlotInfo) -> OperatorError | None:
+    """Why the next run will not go on from a slot as it was seen, if there is a reason. Changes nothing.
+
+    A run may be at work: what is compared is read in the order in which it can only have moved on.
+    """
+    state, name = Path(deployment.locate(deployment.state)), deployment.source.slot
+    logged = _logged(state / _CHECKPOINT)
+    if logged is not None:
+        with open_sql(settings) as connection:
+            end = slot.wal_end(connection)
+        try:
+            _require_same_server(settings, logged, end, state / _CHECKPOINT)
+        except PositionError as error:
+            return error
+    if not (state / "state.sqlite").exists():
+        return trouble(found, logged, name)
+    with closing(State(state, only_read=True)) as opened:
+        return trouble(found, logged, name) or lost_checkpoint(state / _CHECKPOINT, opened)
 
 
 def lost_checkpoint(folder: Path, state: State) -> PositionError | None:
@@ -95,7 +116,7 @@ def _read(folder: Path, batch: int) -> _Logged | None:
         return None
 
 
-def _trouble(found: slot.SlotInfo | None, logged: _Logged | None, name: str) -> OperatorError | None:
+def trouble(found: slot.SlotInfo | None, logged: _Logged | None, name: str) -> OperatorError | None:
     """Why the slot does not serve the checkpoint."""
     if logged is None and found is None:
         raise SlotMissingError(
