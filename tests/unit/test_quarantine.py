@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,19 +15,31 @@ from typing import Any
 import pytest
 
 from penstock.app.quarantine import answer
+from penstock.cli.main import run
 from penstock.contracts import Documents, Rejection, Writes
 from penstock.document.ids import document_id
 from penstock.engine import batch, quarantine
+from penstock.engine.report import Report
 from penstock.engine.state import EVERY, State
 from penstock.errors import ConfigError
 from penstock.model import Lsn
 from tests.unit.engine_parts import Journal, MemorySink, changes, parts
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[State]:
     with closing(State(tmp_path)) as found:
         yield found
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """A deployment with this state."""
+    file = Path(shutil.copytree(EXAMPLES / "shop", tmp_path / "shop")) / "penstock.toml"
+    file.write_text(f'state = ".."\n{file.read_text()}')
+    return str(file)
 
 
 def put(state: State, *ids: str, sink: str = "memory", version: int = 10, index: str = "books") -> None:
@@ -161,3 +174,46 @@ def test_a_large_quarantine_costs_a_batch_no_more_than_a_small_one(
     quarantine.heal(state, tally.healed, Lsn(7))
     assert [one.id for one in state.quarantined()] == ["b", "c"], "c was rejected at a newer version"
     assert state.aside() == {("books", "b"), ("books", "c")}
+
+
+def test_what_nobody_keeps_any_more_leaves(state: State) -> None:
+    """E81: an index or a sink that the file does not name is built and sent by nobody: nothing could clear it."""
+    put(state, "a", "b")
+    put(state, "a", sink="taken out")
+    put(state, "a", index="taken out")
+    put(state, "a", index="books#1f6c02aa")
+    assert len(state.aside()) == 4
+    quarantine.forsake(state, ["books", "books#1f6c02aa"], ["memory", "another"])
+    assert [(one.index, one.sink, one.id) for one in state.quarantined()] == [
+        ("books", "memory", "a"), ("books", "memory", "b"), ("books#1f6c02aa", "memory", "a"),
+    ]  # fmt: skip
+    assert len(state.aside()) == 3
+
+
+def test_a_replay_tells_what_it_leaves_out(
+    state: State, shop: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E81: a sink that is away can be sent nothing, and "0 taken" alone would look as if nothing were there."""
+    put(state, "a", sink="away", index="products")
+    put(state, "a", sink="gone", index="products")
+    mine = replace(parts([], rows="a"), sinks={"products": [MemorySink("memory")]})
+    pipeline: Any = SimpleNamespace(
+        state=state, plan=SimpleNamespace(parts=mine), report=Report(away={"away": "it does not answer"})
+    )
+    why = {"away": "it was left behind, and is seeded when it answers again", "gone": "it does not keep the index now"}
+    told = answer(pipeline, {"action": "replay", "index": "products"})
+    assert told == {"taken": 0, "rejected": 0, "skipped": why}
+    monkeypatch.setattr("penstock.app.quarantine.ask", lambda *_, patience_s=0.0, **asked: answer(pipeline, asked))
+    assert run(["quarantine", "replay", "--config", shop]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "0 taken, 0 rejected again.\n"
+    assert shown.err.splitlines() == [f"Left out: products in {sink}: {said}." for sink, said in why.items()]
+
+
+def test_an_index_that_is_in_quarantine_alone_can_be_dropped(state: State, shop: str) -> None:
+    """E81: it was taken out of the file, and no run has begun since."""
+    put(state, "a", index="taken out")
+    arguments = ["quarantine", "drop", "taken out", "--yes", "--config", shop]
+    assert run(arguments) == 0
+    assert not state.quarantined()
+    assert run(arguments) == 2, "there is no such index, in the file or in quarantine"

@@ -57,8 +57,11 @@ def drop(folder: Path, index: str = "", ids: Collection[str] = ()) -> int:
     return int(_asked(folder, action="drop", index=index, ids=list(ids))["dropped"])
 
 
-def replay(folder: Path, index: str, ids: Sequence[str]) -> dict[str, int]:
-    """Have the running deployment build and send documents again; how many were taken, and rejected again."""
+def replay(folder: Path, index: str, ids: Sequence[str]) -> dict[str, Any]:
+    """Have the running deployment build and send documents again; how many were taken, and rejected again.
+
+    Under `skipped` the sinks whose entries were left out, with the reason.
+    """
     return dict(ask(folder, "quarantine", patience_s=_REPLAY_S, action="replay", index=index, ids=list(ids)))
 
 
@@ -106,7 +109,7 @@ def _place(after: str) -> Sequence[str]:
     return found
 
 
-def _replay(pipeline: Pipeline, index: str, ids: Collection[str]) -> dict[str, int]:
+def _replay(pipeline: Pipeline, index: str, ids: Collection[str]) -> dict[str, Any]:
     parts = pipeline.plan.parts
     if index not in parts.sinks:
         raise ConfigError(
@@ -115,13 +118,17 @@ def _replay(pipeline: Pipeline, index: str, ids: Collection[str]) -> dict[str, i
         )
     if len(ids) > AT_ONCE:
         raise ConfigError(f"{len(ids)} documents are too many for one replay", hint=f"Send at most {AT_ONCE} ids.")
-    entries = [one for one in pipeline.state.quarantined(index, ids) if _is_kept(parts.sinks[index], one)]
+    there = {sink.name for sink in parts.sinks[index]}
+    found = pipeline.state.quarantined(index, ids)
+    entries = [one for one in found if one.sink in there]
     entries = entries if ids else entries[:AT_ONCE]
-    if not entries:
-        return {"taken": 0, "rejected": 0}
-    tally = quarantine.replay(parts, entries, pipeline.settled(), pipeline.state)
-    return {"taken": len(tally.healed), "rejected": len(tally.rejected)}
+    told = {"taken": 0, "rejected": 0, "skipped": _skipped(pipeline, {one.sink for one in found} - there)}
+    if entries:
+        tally = quarantine.replay(parts, entries, pipeline.settled(), pipeline.state)
+        told |= {"taken": len(tally.healed), "rejected": len(tally.rejected)}
+    return told
 
 
-def _is_kept(sinks: Sequence[Any], entry: Entry) -> bool:
-    return any(sink.name == entry.sink for sink in sinks)
+def _skipped(pipeline: Pipeline, sinks: Collection[str]) -> dict[str, str]:
+    away = "it was left behind, and is seeded when it answers again"
+    return {one: away if one in pipeline.report.away else "it does not keep the index now" for one in sorted(sinks)}

@@ -39,7 +39,7 @@ from penstock.document.cutting import cuts
 from penstock.document.drift import drifted
 from penstock.document.mapping_change import fingerprint
 from penstock.document.spec import SourceSpec
-from penstock.engine import checkpoint
+from penstock.engine import checkpoint, quarantine
 from penstock.engine.lineage import Lineage
 from penstock.engine.report import IndexReport, Report
 from penstock.engine.state import State
@@ -111,6 +111,7 @@ def _prepared(
     for name, (schema, fitting) in beside.items():
         deployment = extended(deployment, index_of(name), name, schema)
         bound = SourceSpec([*bound.schemas, fitting])
+    quarantine.forsake(state, [*(one.index for one in bound.schemas), *stopped], [one.name for one in deployment.sinks])
     hashes = {name: outgoing[index_of(name)].hashes for name in beside}
     epochs |= {name: outgoing[index_of(name)].epoch for name in beside}
     origins = Origins({index: f"{where}/{epoch}" for index, epoch in epochs.items()}, lineage.marks(), hashes, grown)

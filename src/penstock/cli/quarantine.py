@@ -6,6 +6,7 @@ Guarantees: an entry tells key, sink, version and reason, and nothing else of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,11 @@ def replay(index: str | None, ids: tuple[str, ...], config: str | None, json: bo
             if index:
                 raise
             skipped[name], outcomes = error.message, {}
-        for outcome, count in outcomes.items():
-            told[outcome] += count
+        for outcome in told:
+            told[outcome] += outcomes.get(outcome, 0)
+        skipped |= {
+            f"{name} in {sink}": f"{name} in {sink}: {why}" for sink, why in outcomes.get("skipped", {}).items()
+        }
     if json:
         print_json({**told, "skipped": skipped})
     else:
@@ -133,12 +137,19 @@ def drop(index: str | None, ids: tuple[str, ...], yes: bool, config: str | None,
 
 
 def _folder(config: str | None, index: str | None) -> Path:
-    """The deployment's state folder; the index has to be one of its."""
+    """The deployment's state folder; the index has to be one of its, or one of the quarantine's."""
+    from penstock.app import quarantine as parts
     from penstock.config.file import read_deployment
+    from penstock.ops.control import NothingRunsError
 
     deployment = read_deployment(config)
+    folder = Path(deployment.locate(deployment.state))
+    if index and deployment.index(index) is None:
+        with suppress(NothingRunsError):
+            if any(True for _ in parts.look(folder, index)):
+                return folder
     chosen(deployment, [index] if index else [])
-    return Path(deployment.locate(deployment.state))
+    return folder
 
 
 def _look(config: str | None, index: str | None, ids: Sequence[str]) -> list[Entry]:

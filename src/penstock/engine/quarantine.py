@@ -7,6 +7,7 @@ for there are none. Deliberately not: putting documents there (`policy` does, be
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -35,6 +36,12 @@ def outlive(state: State, index: str, sinks: Collection[str], before: Lsn) -> No
     if any(name == index for name, _ in state.aside()):
         found = state.quarantined(index)
         state.release(one for one in found if one.sink in sinks and one.version < before)
+
+
+def forsake(state: State, indexes: Collection[str], sinks: Collection[str]) -> None:
+    """These are what there is from now on: what is of another index or sink, nobody would ever build or send."""
+    others = "name NOT IN (SELECT value FROM json_each(?)) OR sink NOT IN (SELECT value FROM json_each(?))"
+    state.write((f"DELETE FROM quarantine WHERE {others}", [(json.dumps([*indexes]), json.dumps([*sinks]))]))
 
 
 def replay(parts: Parts, entries: Sequence[Entry], version: Lsn, state: State) -> Tally:
