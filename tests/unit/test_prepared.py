@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 from penstock.app.origins import Origins
 from penstock.app.prepared import Prepared
+from penstock.app.reindex import heirs
 from penstock.app.running import _keeping
 from penstock.config.file import read_deployment
 from penstock.document.spec import SourceSpec
@@ -71,3 +73,14 @@ def test_a_pause_for_a_sink_lasts_until_the_slot_is_known_to_be_ours() -> None:
     pause(1.0, "sink search does not answer")
     assert told == ["sink search does not answer", "no answer", "no answer"]
     assert next(answers, "asked") == "asked"
+
+
+def test_a_generation_that_nobody_can_ask_about_is_not_built_to_be_compared() -> None:
+    """E84: where every sink is a log of changes, there is nothing to hold against the database."""
+    prepared: Any = SimpleNamespace(origins=SimpleNamespace(outgoing={}))  # nothing to build a document with
+    pipeline: Any = SimpleNamespace(stopping=threading.Event())
+    verify = heirs(prepared, lambda fit: pipeline).verify
+    assert verify(pipeline, "books", [MemorySink("log")]) == 0
+    pipeline.stopping.set()
+    with pytest.raises(UnavailableError, match="is ending"):
+        verify(pipeline, "books", [MemorySink("log")])

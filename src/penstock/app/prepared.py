@@ -30,6 +30,7 @@ from penstock.postgres.connection import ConnectionSettings
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
     from penstock.document.build import PgDocumentBuilder
+    from penstock.spark.health import ReaderHealth
 
 log = logging.getLogger(__name__)
 
@@ -226,6 +227,13 @@ class Prepared:
                 sink.forget(index)
         held = open_indexes(self.deployment, self.origins, self.schemas, self.parts.every_sink)
         return dataclasses.replace(self, parts=dataclasses.replace(self.parts, sinks=held), dropped=())
+
+    def reader(self) -> ReaderHealth | None:
+        """The stream's reader, where it runs on this machine and tells."""
+        from penstock.spark.health import readers
+
+        where = (self.deployment.source.slot, self.settings.describe())
+        return next((one for one in readers() if (one.slot, one.server) == where), None)
 
     def abandon(self) -> None:
         """End what is under way, with an error: waits for the database, and for sinks that others may write to, too."""

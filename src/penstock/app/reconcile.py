@@ -236,10 +236,7 @@ def catch_up(prepared: Prepared, pipeline: Pipeline) -> None:
 
 def _done(prepared: Prepared) -> Lsn:
     """Up to where the stream's reader has no change that is not done; zero where it does not tell."""
-    from penstock.spark.health import readers
-
-    where = (prepared.deployment.source.slot, prepared.settings.describe())
-    found = next((one for one in readers() if (one.slot, one.server) == where), None)
+    found = prepared.reader()
     return Lsn.parse(found.done) if found else Lsn.ZERO
 
 

@@ -43,13 +43,20 @@ def heirs(prepared: Prepared, plan: Callable[[Prepared], Plan]) -> Heirs:
 
 
 def _verified(prepared: Prepared, pipeline: Pipeline, index: str, sinks: Sequence[Sink]) -> int:
-    """Hold an index in these sinks against the database; how many documents differed, all of which are mended now."""
+    """Hold an index in these sinks against the database; how many documents differed, all of which are mended now.
+
+    Where none of them can be compared, nothing is built.
+    """
     from penstock.app.reconcile import catch_up
 
     def advanced(_: int) -> None:
         if pipeline.stopping.is_set():
             raise UnavailableError("penstock run is ending")
 
+    asked = [sink for sink in sinks if isinstance(sink, ReadableSink) and sink.exact]
+    if not asked:
+        advanced(0)
+        return 0
     ground = Ground(
         version=pipeline.settled,
         watch=pipeline.watch,
@@ -59,7 +66,6 @@ def _verified(prepared: Prepared, pipeline: Pipeline, index: str, sinks: Sequenc
         advanced=advanced,
         repair=True,
     )
-    asked = [sink for sink in sinks if isinstance(sink, ReadableSink) and sink.exact]
     parts = replace(pipeline.plan.parts, sinks={index: asked})
     edges: list[Key | None] = [None, *cuts(prepared.settings, prepared.schemas.schema(index)), None]
     found = compare(parts, index, itertools.pairwise(edges), ground)

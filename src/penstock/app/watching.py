@@ -160,10 +160,7 @@ def _slot(prepared: Prepared) -> Slot:
 
 def _received(prepared: Prepared) -> Lsn | None:
     """How far the stream's reader has received, where it runs on this machine."""
-    from penstock.spark.health import readers
-
-    where = (prepared.deployment.source.slot, prepared.settings.describe())
-    found = next((one for one in readers() if (one.slot, one.server) == where), None)
+    found = prepared.reader()
     return Lsn.parse(found.received) if found else None
 
 
