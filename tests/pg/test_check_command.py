@@ -150,7 +150,7 @@ def test_sample_shows_one_real_document_with_every_digit(folder: Path, db18: Dat
         '{\n  "id": 7000,\n  "title": "She said \\"a, [b]\\"",\n  "price": 12.50000000000000000001,\n'
         '  "author": {\n    "name": "Ada"\n  }\n}\n'
     )
-    by_id = run_penstock("sample", "books", "7000|2", "--config", str(folder), BOOKS_URL=db18.url)
+    by_id = run_penstock("sample", "books", "7000|2", "--json", "--config", str(folder), BOOKS_URL=db18.url)
     assert by_id.stdout == found.stdout, "as an id has it"
     raw = run_penstock("sample", "books", "--raw", "--config", str(folder), BOOKS_URL=db18.url)
     assert json.loads(raw.stdout)["id"] == 7000, "the first rows have no document, and it is found all the same"
@@ -161,6 +161,9 @@ def test_sample_of_nothing_says_so(folder: Path, db18: Database) -> None:
     hidden = run_penstock("sample", "books", "1", "1", "--config", str(folder), BOOKS_URL=db18.url)
     assert (hidden.returncode, hidden.stdout) == (1, "")
     assert hidden.stderr == "books has no document with the key 1, 1.\n"
+    told = run_penstock("sample", "books", "1", "1", "--json", "--config", str(folder), BOOKS_URL=db18.url)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert json.loads(told.stderr)["error"]["message"] == "books has no document with the key 1, 1"
     word = run_penstock("sample", "books", "one", "1", "--config", str(folder), BOOKS_URL=db18.url)
     assert word.returncode == 2
     assert word.stderr.startswith("Error: that is no key of books\nHint: Its key is (")

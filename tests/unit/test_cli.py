@@ -188,6 +188,25 @@ def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         assert f" {code} {meaning}" in shown
 
 
+def test_help_has_every_command_under_one_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    grouped = [command.name for group in main.GROUPS.values() for command in group]
+    assert sorted(map(str, grouped)) == sorted(main.cli.commands)
+    lines = shown.partition("Commands:")[2].splitlines()
+    for heading, group in main.GROUPS.items():
+        at = lines.index(f"  {heading}:")
+        named = [line.split()[0] for line in lines[at + 1 : lines.index("", at)] if line[:5].strip()]
+        assert named == [command.name for command in group]
+
+
+def test_the_help_of_run_says_how_to_watch_it_and_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["run", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for said in ("on the page", "penstock status", "its slot stays, and holds WAL on the server", "penstock teardown"):
+        assert said in shown
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

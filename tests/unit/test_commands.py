@@ -19,7 +19,7 @@ from tests.fixtures.commands import environment
 # Bytes that are no UTF-8, as Python hands them over from an argument; longer than a path may be.
 NO_TEXT, TOO_LONG = "\udcff", "x" * 5000
 # What prints JSON by itself, or runs until it is stopped and logs as JSON (--log-format).
-WITHOUT_JSON = {"run", "sample", "schema config", "schema index"}
+WITHOUT_JSON = {"run", "schema config", "schema index"}
 
 
 @pytest.fixture(autouse=True)

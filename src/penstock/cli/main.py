@@ -6,10 +6,11 @@ they need when they run, so that --help and shell completion answer at once.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -49,7 +50,30 @@ def _epilog() -> str:
     return "\n".join([variables, "", "\b", "Exit codes:", *codes])
 
 
+GROUPS: Mapping[str, tuple[click.Command, ...]] = {
+    "Set up": (init, check, lock, build, schema, doctor),
+    "Run": (run_command, status, reindex, reconcile, quarantine, teardown),
+    "Look": (search, sample, explain),
+    "Tables and slots": (tail, follow, lookup, coverage, slots),
+    "Try": (demo,),
+}
+"""Every command, by what somebody wants who looks for it; each is added by standing here."""
+
+
+class _Grouped(click.Group):
+    """A group whose help shows its commands by what they are for, in the order of a deployment's life."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        with formatter.section("Commands"):
+            for heading, commands in GROUPS.items():
+                with formatter.section(heading):
+                    rows = [(str(one.name).ljust(width), one.get_short_help_str(limit=100)) for one in commands]
+                    formatter.write_dl(rows)
+
+
 @click.group(
+    cls=_Grouped,
     epilog=_epilog(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -61,29 +85,7 @@ def cli(context: click.Context) -> None:
     show_help(context)
 
 
-for command in (
-    init,
-    slots,
-    coverage,
-    tail,
-    demo,
-    check,
-    sample,
-    search,
-    lock,
-    build,
-    schema,
-    run_command,
-    status,
-    quarantine,
-    reconcile,
-    explain,
-    follow,
-    lookup,
-    reindex,
-    doctor,
-    teardown,
-):
+for command in itertools.chain.from_iterable(GROUPS.values()):
     cli.add_command(command)
 
 

@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 def run(config: str | None, locked: str | None, master: str, conf: dict[str, str], spread: bool) -> int:
     """Fill every index of a deployment from the database, then follow each change, until a signal ends it.
 
+    How far it is shows here, on the page whose address it prints, and to penstock status. When it is stopped its slot
+    stays, and holds WAL on the server until the next run; penstock teardown removes it.
+
     What Spark itself has to say is in spark.log, in the state folder.
     """
     from penstock.app.allocation import share_memory

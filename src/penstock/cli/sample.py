@@ -14,8 +14,8 @@ import click
 from penstock.cli import options
 from penstock.cli.check import chosen
 from penstock.cli.failure import ACT
-from penstock.cli.options import SectionedCommand, logged, option
-from penstock.errors import ConfigError, PenstockError
+from penstock.cli.options import SectionedCommand, as_json, logged, option
+from penstock.errors import ConfigError, OperatorError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
@@ -33,9 +33,10 @@ _DATA_EXCEPTION = "22"
 @click.argument("key", nargs=-1, metavar="[KEY]...")
 @options.config
 @option("--raw", is_flag=True, help="The document's bytes as they go to an index, and nothing else.")
+@as_json
 @logged
-def sample(index: str, key: tuple[str, ...], config: str | None, raw: bool) -> int:
-    """Build one document of INDEX and print it as JSON.
+def sample(index: str, key: tuple[str, ...], config: str | None, raw: bool, json: bool) -> int:
+    """Build one document of INDEX and print it, as JSON in any case.
 
     KEY is the primary key of its root row, one word for each column, as Postgres prints it, or the document's id.
     Without it: any document.
@@ -48,8 +49,10 @@ def sample(index: str, key: tuple[str, ...], config: str | None, raw: bool) -> i
     (schema,) = chosen(deployment, [index])
     body = _build(deployment, schema, key)
     if body is None:
-        asked = f" with the key {', '.join(key)}" if key else ""
-        click.echo(f"{index} has no document{asked}.", err=True)
+        found_out = f"{index} has no document" + (f" with the key {', '.join(key)}" if key else "")
+        if json:
+            raise OperatorError(found_out)
+        click.echo(f"{found_out}.", err=True)
         return ACT
     if raw:
         click.echo(body, nl=False)

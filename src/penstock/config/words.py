@@ -147,7 +147,8 @@ SOURCE = Table(
         Key("manage_replica_identity", Flag(), "Set tables' replica identity where links need it.", False, added=True),
         Key(
             "untraceable", Word(Untraceable), "What to do where a table's identity does not hold its link columns, so"
-            " that a moved or deleted row does not lead to its old document.", Untraceable.REFUSE, added=True,
+            " that a moved or deleted row does not lead to its old document: `refuse` to start, or `warn` and go on,"
+            " where such documents stay as they were.", Untraceable.REFUSE, added=True,
         ),
         Key(
             "column_lists", Flag(), "Publish only the columns needed: less to read, but the server then refuses some"
@@ -167,8 +168,9 @@ SOURCE = Table(
     ),
 )  # fmt: skip
 
-_ON_DOWN = Key("on_down", Word(OnDown), "What happens past `max_retained_wal` while the sink is down.", OnDown.HOLD,
-               added=True)  # fmt: skip
+_ON_DOWN = Key("on_down", Word(OnDown), "What happens past `max_retained_wal` while the sink is down: `hold` the slot"
+               " and wait, `detach` the sink, which is seeded anew when it answers again, or `stop` the run.",
+               OnDown.HOLD, added=True)  # fmt: skip
 
 
 def _sink(type_: SinkType, meaning: str, *keys: Key, added: bool = True) -> Table:
