@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from penstock.postgres import claim
 from penstock.postgres.claim import Claim
 from penstock.postgres.connection import resolve
 from tests.fixtures.captures import Published
+from tests.fixtures.commands import running
 from tests.fixtures.databases import Database
 from tests.fixtures.proxies import Proxy
 from tests.fixtures.waiting import wait_until
@@ -94,3 +98,25 @@ def test_a_connection_that_looks_well_is_not_believed(
     finally:
         mine.close()
         other.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_waits_for_the_slot_ends_at_the_first_signal(
+    db18: Database, tmp_path: Path, how: signal.Signals
+) -> None:
+    """E33: in good order: nothing was begun, and a service manager that stops it sees no failure."""
+    (tmp_path / "books.schema.yml").write_text("version: 1\ntable: book\nfields: [{keyword: title}]\n")
+    (tmp_path / "penstock.toml").write_text(
+        f'[server]\npublic_address = "127.0.0.1:0"\nprivate_address = "127.0.0.1:0"\n'
+        f'[source]\ntype = "postgres"\nconnection_url = "{db18.url}"\nslot = "{SLOT}"\n'
+        '[[index]]\nname = "books"\nschema = "books.schema.yml"\n'
+    )
+    with closing(Claim(resolve(db18.url), SLOT)) as other:
+        assert other.take() == ""
+        with running(tmp_path, "run", "--config", str(tmp_path)) as waiting:
+            said = f"waiting for slot {SLOT}: it is in use (process "
+            wait_until(lambda: said in waiting.err or waiting.process.poll() is not None, 60, "it to wait")
+            assert said in waiting.err
+            assert waiting.end(how) == 0, waiting.err
+    assert "Stopped before it was at work." in waiting.err
+    assert "Traceback" not in waiting.err

@@ -377,6 +377,9 @@ def test_any_free_port_may_be_asked_for_twice() -> None:
 def test_an_address_of_another_machine_is_refused_by_its_setting() -> None:
     with pytest.raises(ConfigError, match=r"server.private_address 192\.0\.2\.1:9465 cannot be used"):
         HttpServer("192.0.2.1:9465", Public(), "private_address", "page and status")
+    deployment: Any = SimpleNamespace(server=Server("127.0.0.1:0", "192.0.2.1:9465"))
+    with pytest.raises(ConfigError, match=r"server.private_address 192\.0\.2\.1:9465 cannot be used"):
+        Watching(deployment)  # before the server is asked for anything, not once the deployment is at work
     assert [is_loopback(one) for one in ("127.0.0.1:1", "[::1]:1", "localhost:1", "0.0.0.0:1", "host:1")] == [
         True, True, True, False, False,
     ]  # fmt: skip

@@ -50,8 +50,8 @@ class Watching:
         self._public = Public()
         address = deployment.server.public_address
         _require_two(address, deployment.server.private_address)
-        self._servers = [HttpServer(address, self._public, "public_address", "health and metrics")]
         require_usable(deployment.server.private_address, "private_address")  # it is bound once there is a page
+        self._servers = [HttpServer(address, self._public, "public_address", "health and metrics")]
         self._sampler: Sampler | None = None
         self._can: list[str] = []
 
