@@ -18,6 +18,7 @@ import click
 import pytest
 
 import penstock
+from penstock.app import ConnectionNames
 from penstock.cli import demo, main, output, reference
 from penstock.cli.ending import Ending
 from penstock.cli.failure import EXIT_CODES, describe
@@ -127,6 +128,36 @@ def test_a_variable_stands_in_for_its_flag_and_the_flag_wins(
     assert "nowhere.invalid" in json.loads(capsys.readouterr().err)["error"]["message"]
     assert main.run(["slots", "list", "--url", "postgresql://nobody@elsewhere.invalid/"]) == 3
     assert "elsewhere.invalid" in json.loads(capsys.readouterr().err)["error"]["message"]
+
+
+FROM_URL, OWN = "postgresql://u@database-url/d", "postgresql://u@own/d"
+ASKING = ["slots list", "slots create s", "slots advance s 0/1", "slots drop s", "slots lag s", "coverage t", "tail t"]
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "meant"),
+    [
+        *(([*words.split()], {}, FROM_URL) for words in [*ASKING, "follow t --key t=id", "init"]),
+        (["slots", "list"], {"PENSTOCK_URL": OWN}, OWN),
+        (["slots", "list"], {"PENSTOCK_HOST": "own"}, "own"),
+        (["slots", "list", "--host", "own"], {}, "own"),
+        (["slots", "list", "--url", OWN], {"PENSTOCK_URL": "postgresql://u@other/d"}, OWN),
+        (["slots", "list", "--user", "somebody"], {}, FROM_URL),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+)
+def test_the_server_of_database_url_is_asked_where_nothing_else_names_one(
+    words: list[str], variables: dict[str, str], meant: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def found(names: ConnectionNames) -> None:
+        raise ConfigError(f"meant: {names.url or names.host}")
+
+    monkeypatch.setattr("penstock.app.resolve_connection", found)
+    for name, value in {"DATABASE_URL": FROM_URL, **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert main.run(words) == 2
+    assert f"meant: {meant}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("locked", "config"), ("config", "locked")])

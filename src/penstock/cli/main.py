@@ -42,8 +42,8 @@ from penstock.cli.teardown import teardown
 def _epilog() -> str:
     variables = (
         "Every flag can be given as a variable: --ssl-mode as PENSTOCK_SSL_MODE, tail --limit as PENSTOCK_TAIL_LIMIT"
-        " (search has another --limit). The connection may also come from PG* variables and a service file, as for"
-        " psql."
+        " (search has another --limit). The connection may also come from DATABASE_URL, PG* variables and a"
+        " service file, as for psql."
     )
     wrap = textwrap.TextWrapper(width=78, initial_indent="  ", subsequent_indent=" " * 7)
     codes = [wrap.fill(f"{code:<3}  {meaning}") for code, meaning in EXIT_CODES.items()]

@@ -25,12 +25,13 @@ _HEAD = """\
 Written from the commands by `make docs`; `penstock COMMAND --help` says the same.
 
 Each flag has a variable of the same name, and the flag wins; where commands mean different things by one flag
-(`tail --limit`, `search --limit`), the command's name stands in the variable (`PENSTOCK_TAIL_LIMIT`). What
-neither says about the server is taken from the URL, then the service file, then the `PG*` variables, as psql does.
-There is no flag for a password: it would show in the process list. A flag that may be given several times
-(`run --conf`, `init --table`, `follow --key`) has its values in the variable each on a line of its own, or parted
-by semicolons. A flag without a value (`--json`, `--yes`) is on where its variable is 1, true, yes or on, and off
-where that is 0, false, no, off or empty.
+(`tail --limit`, `search --limit`), the command's name stands in the variable (`PENSTOCK_TAIL_LIMIT`). Which
+server `slots`, `coverage`, `tail`, `follow` and `init` ask is said by `--url` or `--host`, or by their variables; where
+neither is, by `DATABASE_URL`. What that leaves open is taken from the service file, then the `PG*` variables, as psql
+does. Every other command asks the server of its deployment; `lookup` asks none. There is no flag for a password: it
+would show in the process list. A flag that may be given several times (`run --conf`, `init --table`, `follow --key`)
+has its values in the variable each on a line of its own, or parted by semicolons. A flag without a value (`--json`,
+`--yes`) is on where its variable is 1, true, yes or on, and off where that is 0, false, no, off or empty.
 
 `--json` answers with JSON on stdout: an object; for lists (`slots list`, `quarantine list|show`, `search`) an
 array; for `tail` and `follow` one object a line. `sample` and `schema` print JSON in any case. Errors are then an
