@@ -393,6 +393,8 @@ def test_tables_that_cannot_be_followed_are_refused(dims18: Dimensions) -> None:
     dims18.execute("ALTER TABLE bare REPLICA IDENTITY FULL")
     dims18.execute("CREATE TABLE coded (id int PRIMARY KEY, code text UNIQUE)")
     dims18.execute("CREATE VIEW shown AS SELECT * FROM city")
+    dims18.execute("CREATE TABLE late (pos int PRIMARY KEY DEFERRABLE)")
+    dims18.execute("ALTER TABLE late REPLICA IDENTITY FULL")
     capture = dims18.capture()
     for table, key, said in [
         ("nothing", (), "table public.nothing does not exist"),
@@ -401,6 +403,7 @@ def test_tables_that_cannot_be_followed_are_refused(dims18: Dimensions) -> None:
         ("city", ("nome",), "no column 'nome'"),
         ("coded", ("code",), "replica identity of public.coded does not hold code"),
         ("shown", (), "is a view"),
+        ("late", (), "unique index over pos of table public.late is deferrable"),
     ]:
         with pytest.raises(ConfigError, match=said):
             capture.table(table, key=key).poll_snapshot()
@@ -426,6 +429,8 @@ def test_rows_are_told_apart_by_a_key_with_nulls(dims18: Dimensions) -> None:
             return [row["v"] if (row := view.lookup(*key)) else None for key in keys]
 
         wait_until(lambda: values() == [1, 20, 4, None], what="the changes")
+        dims18.execute("UPDATE price SET v = v + 1, day = CASE v WHEN 1 THEN 7 ELSE day END")
+        wait_until(lambda: values() == [None, 21, 5, None] and len(view) == 3, what="the changes of all rows")
         with pytest.raises(ConfigError, match="key column day is int32"):
             view.lookup("1", "1")
 

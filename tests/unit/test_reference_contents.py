@@ -86,6 +86,46 @@ def test_a_date_that_the_type_cannot_hold_is_null_and_not_what_was_there_before(
     assert contents.get(1) == {"id": 1, "day": None}
 
 
+FULL = [("update_preimage", (1, "a", "x"), ()), ("update_postimage", (2, "a", "x"), ())]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [FULL, move(2, 3, "b", None)],
+        [FULL, [delete(2)]],
+        [[insert(2, "again", None)]],
+        [[insert(3, "c", None)], [insert(3, "d", None)]],
+        [[insert(3, "c", None)], move(1, 3, "a", None)],
+        [[TRUNCATE, insert(3, "c", None)], [insert(3, "d", None)]],
+    ],
+)
+@pytest.mark.parametrize("in_one", [True, False])
+def test_a_change_that_lands_on_another_row_is_an_error_and_nothing_is_changed(
+    found: list[list[Change]], in_one: bool
+) -> None:
+    """E96: a key that another row has is never taken for that row's; nothing of its transaction is applied."""
+    contents = city((1, "a", "x"), (2, "b", "x"))
+    batches = [changes(*(one for part in found for one in part))] if in_one else [changes(*part) for part in found]
+    with pytest.raises(OperatorError, match=r"several rows have the same key \(id\)"):
+        contents.apply(*batches)
+    assert (held(contents), len(contents)) == ({(1, "a", "x"), (2, "b", "x")}, 2)
+    assert [contents.get(key) and contents.get(key)["name"] for key in (1, 2, 3)] == ["a", "b", None]  # type: ignore[index]
+    contents.apply(changes(delete(2), *FULL), changes(insert(1, "new", None)))
+    assert held(contents) == {(2, "a", "x"), (1, "new", None)}
+
+
+def test_null_keys_that_are_other_rows_are_not_merged() -> None:
+    """E96: of a unique index that takes NULLs for different, and of values that the type cannot hold."""
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    contents = Contents(schema, ["id", "day"])
+    contents.add(rows((1, None), schema=schema))
+    contents.seal()
+    with pytest.raises(OperatorError, match=r"several rows have the same key \(id, day\)"):
+        contents.apply(changes(("insert", (1, None), ("day",)), schema=schema))
+    assert len(contents) == 1
+
+
 def test_random_changes_give_what_a_dictionary_gives(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """E95: random batches, with chunks joined and marked rows dropped all the time."""
     monkeypatch.setattr(module, "_FEW", 10)

@@ -426,7 +426,7 @@ def test_a_generation_that_may_be_named_is_not_written_over(tmp_path: Path, monk
                 view.refresh() if of_folders else view.save()
             assert {"base-1.arrow", "base-2.arrow"} <= {path.name for path in tmp_path.iterdir()}
             assert len(read_saved(tmp_path).contents) == 2
-            source.will_send(insert(*BERN))
+            source.will_send(update(*BERN))
             monkeypatch.undo()
             view._follow()
         view.save()

@@ -5,8 +5,8 @@ is marked. Small chunks are joined as they pile up, and the whole is written ane
 others: a bounded share of each change that led to it. The index is built when it is first needed.
 
 Guarantees: changes are applied in order, the last of a key wins, a changed key takes the row along; a value that a
-change names as not sent keeps what it was. Two rows of one key in a snapshot are an error. Arrow that was handed out
-never changes. Deliberately not: knowing positions, files or threads (`view` does).
+change names as not sent keeps what it was. Two rows of one key, in a snapshot or after a change, are an error. Arrow
+that was handed out never changes. Deliberately not: knowing positions, files or threads (`view` does).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import BugError, ConfigError, OperatorError
+from penstock.errors import BugError, ConfigError, OperatorError, PenstockError
+from penstock.reference.footing import AGAIN
 from penstock.reference.index import NOWHERE, Index
 from penstock.reference.keys import key_list
 
@@ -71,11 +72,7 @@ class Contents:
         if self._index is None:
             index = Index(pa.Table.from_batches(self._chunks, self.schema), self.key)
             if not index.is_unique:
-                raise ConfigError(
-                    f"several rows have the same key ({', '.join(self.key)})",
-                    hint="Name columns that tell rows apart; rows with a NULL in a unique index are told apart only by "
-                    "UNIQUE NULLS NOT DISTINCT.",
-                )
+                raise _not_apart(ConfigError, self.key)
             self._index = index
         return self._index
 
@@ -92,40 +89,12 @@ class Contents:
         table = pa.Table.from_batches(self._chunks, self.schema)
         return table.filter(pa.array(np.frombuffer(bytes(self._alive), np.bool_))) if self._dead else table
 
-    def apply(self, changes: pa.RecordBatch) -> None:
+    def apply(self, *batches: pa.RecordBatch) -> None:
         """Changes with the stream's added columns, in order; all of them, or none where they do not fit."""
-        rows, keys = self._own(changes), key_list(changes, self.key)
-        kinds, missing = changes["_change_type"].to_pylist(), _missing(changes, self._never_kept)
-        if missing:
-            self._require_known(keys, kinds, missing)
-        first, unchanged, changed = len(self._alive), self.index().unchanged(keys), self.index().changed
-        alive, overrides, moved = bytearray(len(keys)), Overrides(), NOWHERE
-        for at, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
-            if kind == "truncate":
-                self._empty()
-                first, unchanged, changed = 0, [NOWHERE] * len(keys), self.index().changed
-                alive, overrides, moved = bytearray(len(keys)), Overrides(), NOWHERE
-                continue
-            before = changed.get(key)
-            if before is None:
-                before = unchanged[at]
-            if kind in _STANDS:
-                if at in missing:
-                    _keep(overrides, missing[at], first + at, before if moved == NOWHERE else moved)
-                changed[key] = first + at
-                alive[at], moved = 1, NOWHERE
-            else:
-                if unchanged[at] == NOWHERE:
-                    changed.pop(key, None)  # it came and went since, and need not be remembered
-                else:
-                    changed[key] = NOWHERE
-                moved = before if kind == "update_preimage" else NOWHERE
-            if before >= first:
-                alive[before - first] = 0
-            elif before >= 0:
-                self._alive[before] = 0
-                self._dead += 1
-        self._take_in(rows, alive, overrides)
+        for changes in _joined(batches):
+            rows, keys = self._own(changes), key_list(changes, self.key)
+            kinds, missing = changes["_change_type"].to_pylist(), _missing(changes, self._never_kept)
+            self._take_in(rows, self._planned(keys, kinds, missing))
 
     def _own(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         rows = changes.select(self._names)
@@ -133,24 +102,53 @@ class Contents:
             raise BugError("changes have other columns than the table that they are for")
         return rows
 
-    def _require_known(self, keys: list[Any], kinds: list[str], missing: Mapping[int, list[str]]) -> None:
-        """Every row that leaves out what did not change must be here, or come before it."""
-        index, here, emptied, moving = self.index(), dict[Any, bool](), False, False
+    def _planned(self, keys: list[Any], kinds: list[str], missing: Mapping[int, list[str]]) -> _Plan:
+        """What the changes come to; nothing is changed yet."""
+        index = self.index()
+        unchanged, changed = index.unchanged(keys), index.changed
+        plan, is_moving, moved = _Plan(len(self._alive), len(keys)), False, NOWHERE
         for at, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
-            is_here = here.get(key, not emptied and index.get(key) != NOWHERE)
-            if at in missing and not is_here and not moving:
-                raise OperatorError(
-                    f"a change leaves out column {missing[at][0]} of a row that is not here",
-                    hint="The contents do not belong to the position that was restored. Take a new snapshot.",
-                )
             if kind == "truncate":
-                here, emptied = {}, True
-            moving = kind == "update_preimage" and is_here
-            here[key] = kind in _STANDS
+                unchanged, changed = [NOWHERE] * len(keys), {}
+                plan, is_moving, moved = _Plan(0, len(keys), empties=True), False, NOWHERE
+                continue
+            before = plan.places.get(key)
+            if before is None:
+                before = changed.get(key)
+                if before is None:
+                    before = unchanged[at]
+            if kind in _STANDS:
+                if before != NOWHERE and (is_moving or kind == "insert"):
+                    raise _not_apart(OperatorError, self.key, AGAIN)
+                if at in missing:
+                    _keep(plan.overrides, missing[at], plan.first + at, before if moved == NOWHERE else moved)
+                plan.places[key] = plan.first + at
+                plan.alive[at], is_moving, moved = 1, False, NOWHERE
+            else:
+                plan.places[key] = NOWHERE
+                if unchanged[at] == NOWHERE:
+                    plan.passing.append(key)
+                is_moving = kind == "update_preimage"
+                moved = before if is_moving else NOWHERE
+            if before >= plan.first:
+                plan.alive[before - plan.first] = 0
+            elif before >= 0:
+                plan.ended.append(before)
+        return plan
 
-    def _take_in(self, rows: pa.RecordBatch, alive: bytearray, overrides: Overrides) -> None:
-        if any(alive):
-            self._append(self._filled(rows, overrides) if overrides else rows, alive)
+    def _take_in(self, rows: pa.RecordBatch, plan: _Plan) -> None:
+        if plan.empties:
+            self._empty()
+        for place in plan.ended:
+            self._alive[place] = 0
+        self._dead += len(plan.ended)
+        changed = self.index().changed
+        changed.update(plan.places)
+        for key in plan.passing:
+            if changed.get(key) == NOWHERE:
+                del changed[key]
+        if any(plan.alive):
+            self._append(self._filled(rows, plan.overrides) if plan.overrides else rows, plan.alive)
             self._tail += 1
         if self._tail >= _TAIL:
             self._join_tail()
@@ -212,8 +210,39 @@ class Contents:
         self.seal()
 
 
+class _Plan:
+    """What a batch of changes comes to: where its keys are then, which of its rows stand, which of those before end."""
+
+    def __init__(self, first: int, size: int, empties: bool = False) -> None:
+        self.first = first  # the place of its first row
+        self.empties = empties  # everything before it
+        self.places: dict[Any, int] = {}
+        self.passing: list[Any] = []  # keys that came and went since the index was made: they need not be remembered
+        self.alive = bytearray(size)
+        self.ended: list[int] = []
+        self.overrides = Overrides()
+
+
+def _not_apart(kind: type[PenstockError], key: Sequence[str], way_on: str = "") -> PenstockError:
+    return kind(
+        f"several rows have the same key ({', '.join(key)})",
+        hint="Name columns that tell rows apart; rows with a NULL in a unique index are told apart only by UNIQUE "
+        f"NULLS NOT DISTINCT, and values that unrepresentable = null leaves out by nothing. {way_on}".rstrip(),
+    )
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """As one batch, which fits as a whole or not at all; more than one only of texts that no batch could hold."""
+    return batches if len(batches) < 2 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
 def _keep(overrides: Overrides, names: Sequence[str], place: int, before: int) -> None:
     """Values that were not sent stay what they were, wherever the row stood before."""
+    if before == NOWHERE:
+        raise OperatorError(
+            f"a change leaves out column {names[0]} of a row that is not here",
+            hint="The contents do not belong to the position that was restored. Take a new snapshot.",
+        )
     for name in names:
         column = overrides.setdefault(name, {})
         column[place] = column.get(before, before)

@@ -125,7 +125,14 @@ def choose_key(info: TableInfo, asked: tuple[str, ...], following: bool) -> tupl
             f"table {info.table} has no column {sorted(unknown)[0]!r} that could be part of its key",
             hint=f"It has: {', '.join(column.name for column in info.columns)}.",
         )
-    unique = any(_is_unique(index) and set(index.columns) == set(key) for index in info.indexes)
+    unique = [index for index in info.indexes if _is_unique(index) and set(index.columns) == set(key)]
+    if following and unique and not any(index.immediate for index in unique):
+        raise ConfigError(
+            f"the unique index over {', '.join(key)} of table {info.table} is deferrable: several rows may have the "
+            "same key while a transaction changes them",
+            hint="Make the constraint NOT DEFERRABLE, name the columns of another unique index as key, or read the "
+            "table again and again: refresh = periodic.",
+        )
     if not unique and info.kind in (TableKind.TABLE, TableKind.PARTITIONED):
         raise ConfigError(
             f"table {info.table} has no unique index over {', '.join(key)}: several rows may have the same key",

@@ -361,8 +361,7 @@ class ReferenceView:
     def _apply(self, reached: SourceCheckpoint) -> int:
         contents = self._held()
         with self._reading:
-            for batch in self._pending:
-                contents.apply(batch)
+            contents.apply(*self._pending)
             self._version += bool(self._pending)
             self._checkpoint = reached
         applied, self._pending = self._pending, []
