@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, OperatorError, PositionError, SlotMissingError
+from penstock.model import QualifiedTable
 from penstock.reference import ReferenceCapture, ReferenceView
 from tests.fixtures.references import Dimensions
 from tests.fixtures.waiting import wait_until
@@ -136,7 +137,10 @@ def test_columns_that_the_publication_leaves_out_are_not_read(dims18: Dimensions
 
 
 def test_partitions_that_come_or_go_with_rows_stop_the_view(dims: Dimensions) -> None:
-    """E95: also one that was published by itself before it was attached; TRUNCATE of all that is left is understood."""
+    """E95: also one that was published by itself before it was attached; TRUNCATE of all that is left is understood.
+
+    The look that finds a new partition knows it from then on.
+    """
     dims.execute("CREATE TABLE city (id int PRIMARY KEY, name text) PARTITION BY RANGE (id)")
     dims.execute("CREATE TABLE low PARTITION OF city FOR VALUES FROM (0) TO (10)")
     dims.execute("CREATE TABLE mid PARTITION OF city FOR VALUES FROM (10) TO (20)")
@@ -161,6 +165,10 @@ def test_partitions_that_come_or_go_with_rows_stop_the_view(dims: Dimensions) ->
         dims.execute("CREATE TABLE top PARTITION OF city FOR VALUES FROM (30) TO (40)")
         dims.execute("INSERT INTO city VALUES (31, 'x')")
         wait_until(lambda: found.update() or len(found) == 4, what="the row of a partition that was made as one")
+        dims.execute("CREATE TABLE far PARTITION OF city FOR VALUES FROM (40) TO (50)")
+        capture = look_now(found)
+        found.update()
+        assert QualifiedTable("public", "far") in capture._deliveries[found.table].known.streamed.values()
         dims.execute("TRUNCATE city")
         wait_until(lambda: found.update() or len(found) == 0, what="the truncated table")
 

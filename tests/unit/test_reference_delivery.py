@@ -39,7 +39,7 @@ def transaction(
     lsn: int, *oids_and_ids: tuple[int, int], relations: dict[int, Relation] = RELATIONS, xid: int = 5
 ) -> Transaction:
     found = [
-        wire.encode(Insert(oid, (str(one).encode(), *([b"7", b"7"] if oid == CITY else []))))
+        wire.encode(Insert(oid, (str(one).encode(), *[b"7"] * (len(relations[oid].columns) - 1))))
         for oid, one in oids_and_ids
     ]
     block = Block.of(found, relations)

@@ -36,6 +36,7 @@ from penstock.model import Lsn, Origin, Position, QualifiedTable, ReplicationCon
 from penstock.postgres import changes, publication, slot
 from penstock.postgres.capture import WalChangeCapture
 from penstock.postgres.connection import ConnectionSettings, open_sql, resolve
+from penstock.postgres.pgoutput import Relation
 from penstock.postgres.receiver import Receiver
 from penstock.postgres.rows import Unrepresentable
 from penstock.postgres.transactions import Transaction
@@ -44,7 +45,7 @@ from penstock.reference.delivery import Delivery
 from penstock.reference.footing import Footing, read_footings, unsteady
 from penstock.reference.moment import Newest, newest, stopped
 from penstock.reference.seen import Seen
-from penstock.reference.shape import Known, learn
+from penstock.reference.shape import Known, learn, parts_of
 from penstock.reference.source import PostgresReferenceTableSource
 
 log = logging.getLogger(__name__)
@@ -341,23 +342,24 @@ class ReferenceCapture:
 
     def _hand_out(self, piece: changes.Piece) -> None:
         for table, delivery in self._deliveries.items():
-            if [stranger for stranger in delivery.meets(piece) if self._may_ask(table, stranger.oid)]:
+            if unknown := self._unknown(table, delivery.meets(piece)):
                 self._look_for_partitions(table, delivery)
+                self._strangers.update(dict.fromkeys(unknown, time.monotonic()))  # not before: it may have failed
             delivery.offer(piece)
         waiting = [delivery.backlog for delivery in self._deliveries.values()]
         if sum(backlog.memory_bytes for backlog in waiting) > self.config.buffer_bytes:
             max(waiting, key=lambda backlog: backlog.memory_bytes).spill()
 
-    def _may_ask(self, table: QualifiedTable, oid: int) -> bool:
-        now = time.monotonic()
-        if now - self._strangers.get((table, oid), float("-inf")) < _ASK_AGAIN_S:
-            return False
-        self._strangers[table, oid] = now
-        return True
+    def _unknown(self, table: QualifiedTable, strangers: Sequence[Relation]) -> list[tuple[QualifiedTable, int]]:
+        """Those of which the catalog was not asked a moment ago whether they are partitions of the table."""
+        since, keys = time.monotonic() - _ASK_AGAIN_S, [(table, stranger.oid) for stranger in strangers]
+        return [key for key in keys if self._strangers.get(key, float("-inf")) <= since]
 
     def _look_for_partitions(self, table: QualifiedTable, delivery: Delivery) -> None:
         try:
             delivery.adopt(self.learn_again(table, delivery.known.shape.key, delivery.known.footing))
+        except PASSING:
+            raise  # the stream begins again, and asks again
         except (ConfigError, OperatorError) as error:
             delivery.fail(error)
 
@@ -375,6 +377,7 @@ class ReferenceCapture:
                     table: unsteady(connection, self.config.publication, table, was, found)
                     for table, (_, was) in placed.items()
                 }
+                parts = {table: parts_of(connection, table) for table in found if placed[table][0].known.partitioned}
         except PASSING:
             return
         with self._lock:
@@ -384,7 +387,8 @@ class ReferenceCapture:
                 if error := errors[table]:
                     delivery.fail(error)
                 else:
-                    delivery.known = replace(delivery.known, footing=found[table])
+                    streamed = {**parts.get(table, {}), **delivery.known.streamed}
+                    delivery.known = replace(delivery.known, footing=found[table], streamed=streamed)
 
     def _make_room(self) -> None:
         """Where too much waits on disk, keep nothing more for the table that has most of it there."""

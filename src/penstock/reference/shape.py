@@ -79,9 +79,18 @@ def learn(connection: SqlConnection, table: QualifiedTable, key: Sequence[str], 
     selection = select(connection, SnapshotQuery(table, tuple(column.name for column in names)))
     columns = tuple((column.name, column.type_oid, column.typmod) for column in selection.columns)
     shape = TableShape(table, columns, choose_key(info, tuple(key), following))
-    leaves = catalog.read_tables(connection, info.partitions)
-    streamed = {info.oid: table, **{leaf.oid: leaf.table for leaf in leaves.values()}}
+    streamed = {info.oid: table, **_leaves(connection, info)}
     return Known(shape, selection, streamed, info.kind is TableKind.PARTITIONED, footing)
+
+
+def parts_of(connection: SqlConnection, table: QualifiedTable) -> dict[int, QualifiedTable]:
+    """The partitions of a table as they are now, by OID; none where it is gone."""
+    info = catalog.read_tables(connection, [table]).get(table)
+    return _leaves(connection, info) if info else {}
+
+
+def _leaves(connection: SqlConnection, info: TableInfo) -> dict[int, QualifiedTable]:
+    return {leaf.oid: leaf.table for leaf in catalog.read_tables(connection, info.partitions).values()}
 
 
 def _described(connection: SqlConnection, table: QualifiedTable, following: bool) -> TableInfo:
