@@ -395,6 +395,8 @@ def test_tables_that_cannot_be_followed_are_refused(dims18: Dimensions) -> None:
     dims18.execute("CREATE VIEW shown AS SELECT * FROM city")
     dims18.execute("CREATE TABLE late (pos int PRIMARY KEY DEFERRABLE)")
     dims18.execute("ALTER TABLE late REPLICA IDENTITY FULL")
+    dims18.execute("CREATE TABLE area (id int PRIMARY KEY)")
+    dims18.execute("CREATE TABLE island () INHERITS (area)")
     capture = dims18.capture()
     for table, key, said in [
         ("nothing", (), "table public.nothing does not exist"),
@@ -404,6 +406,7 @@ def test_tables_that_cannot_be_followed_are_refused(dims18: Dimensions) -> None:
         ("coded", ("code",), "replica identity of public.coded does not hold code"),
         ("shown", (), "is a view"),
         ("late", (), "unique index over pos of table public.late is deferrable"),
+        ("area", (), r"rows of public.area are also in tables that inherit from it \(public.island\)"),
     ]:
         with pytest.raises(ConfigError, match=said):
             capture.table(table, key=key).poll_snapshot()

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from penstock.errors import ConfigError
 from penstock.model import QualifiedTable
 from penstock.postgres import catalog_sql
 from penstock.postgres.sqlstate import translating
@@ -184,6 +185,19 @@ def identity_columns(info: TableInfo) -> tuple[str, ...]:
 def thin_columns(info: TableInfo, among: Collection[QualifiedTable] | None = None) -> tuple[str, ...]:
     """What a thin change of it carries: primary key, identity and link columns, in the table's order."""
     return info.ordered({*info.primary_key, *identity_columns(info), *link_columns(info, among)})
+
+
+def require_heirs(info: TableInfo, asked: Collection[QualifiedTable], hint: str) -> None:
+    """Refuse a table of which others inherit that are not asked for, too. `{tables}` in the hint is all of them.
+
+    A query of the table reads their rows; the stream has them under their own names.
+    """
+    if heirs := [str(heir) for heir in info.inheritors if heir not in asked]:
+        raise ConfigError(
+            f"rows of {info.table} are also in tables that inherit from it ({', '.join(heirs)}), whose changes are "
+            "not its own",
+            hint=hint.format(tables=", ".join([str(info.table), *heirs])),
+        )
 
 
 def read_tables(

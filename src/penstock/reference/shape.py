@@ -102,6 +102,10 @@ def _described(connection: SqlConnection, table: QualifiedTable, following: bool
             f"{table} is a {info.kind.value}, which has no changes of its own",
             hint="Name a table, or read it again and again: refresh = periodic.",
         )
+    if following:
+        catalog.require_heirs(
+            info, (), "Follow a table that has no heirs, or read it again and again: refresh = periodic."
+        )
     return info
 
 

@@ -230,14 +230,8 @@ def _plan(names: Mapping[QualifiedTable, QualifiedTable], found: Tables, options
 
 
 def _require_heirs(asked: Tables) -> None:
-    """A query of a table reads the rows of those that inherit from it; the stream has them under their own names."""
-    for table, info in asked.items():
-        if heirs := [str(heir) for heir in info.inheritors if heir not in asked]:
-            raise ConfigError(
-                f"rows of {table} are also in tables that inherit from it ({', '.join(heirs)}), whose changes are "
-                "not its own",
-                hint=f'Name each of them: .option("tables", "{", ".join([str(table), *heirs])}").',
-            )
+    for info in asked.values():
+        catalog.require_heirs(info, asked.keys(), 'Name each of them: .option("tables", "{tables}").')
 
 
 def _require_whole_rows(tables: Iterable[TableInfo]) -> None:
