@@ -188,6 +188,8 @@ class Delivery:
                 f"a partition of {table} was truncated, and {left[0]} was not: which rows it held cannot be told",
                 hint="Take a new snapshot: refresh() of the view, or again() of the source.",
             )
+        for at in emptied:
+            check_relation(self.known, truncated.relations[at], empties=True)
         part = _Part(
             Truncated(tuple(truncated.relations[at] for at in emptied[-1:]), truncated.xid),
             Origins(*(column[emptied[-1:]] for column in origins)),

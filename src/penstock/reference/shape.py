@@ -163,8 +163,11 @@ def _is_unique(index: IndexInfo) -> bool:
     return index.unique and index.valid and not index.partial and not index.expression
 
 
-def check_relation(known: Known, relation: Relation) -> None:
-    """Refuse a table that is not, or not any more, the one that was read."""
+def check_relation(known: Known, relation: Relation, *, empties: bool = False) -> None:
+    """Refuse a table that is not, or not any more, the one that was read.
+
+    What `empties` it names no row, and the table above partitions beside them.
+    """
     name = known.streamed.get(relation.oid)
     if name is None:
         raise OperatorError(f"table {relation.table} was dropped and made anew while it was followed", hint=AGAIN)
@@ -173,11 +176,11 @@ def check_relation(known: Known, relation: Relation) -> None:
             f"table {name} was renamed while it was followed: it is {relation.table} now",
             hint="Name it back, or follow it under its new name.",
         )
-    if known.partitioned and name == known.shape.table:
+    if known.partitioned and name == known.shape.table and not empties:
         raise OperatorError(_as_one(name), hint=f"{_BY_PARTITION} {AGAIN}")
     known.shape.check({column.name: (column.type_oid, column.typmod) for column in relation.columns})
     named = {column.name for column in relation.columns if column.key}
-    if relation.identity != "f" and not named.issuperset(known.shape.key):
+    if not empties and relation.identity != "f" and not named.issuperset(known.shape.key):
         raise OperatorError(
             f"the replica identity of {relation.table} no longer holds {', '.join(known.shape.key)}: a deleted row "
             "would not be known",
