@@ -35,6 +35,7 @@ class Slot:
         self.answers: list[PenstockError | dict[int, QualifiedTable]] = []
         self.asked = 0
         self.is_held = False
+        self.meanwhile: Callable[[], object] = lambda: None  # what happens while a snapshot waits
         self.starts: list[tuple[int, int]] = []
         self.oids: dict[QualifiedTable, int] = {}
 
@@ -81,7 +82,8 @@ class _Receiver:
     def take(self, max_bytes: int, timeout_s: float | None = None) -> list[Transaction]:
         if self._left is None:
             self._left = [one for make in self._slot.stream if (one := make()).end_lsn > self._config.start_lsn]
-        found, self._left = [one for one in self._left if one.end_lsn <= self._slot.reached], []
+        found = [one for one in self._left if one.end_lsn <= self._slot.reached]
+        self._left = self._left[len(found) :]
         self.reached = max(self.reached, self._slot.reached)
         return found
 
@@ -93,8 +95,7 @@ class _Receiver:
 class _Moment:
     """An empty snapshot."""
 
-    def __init__(self, *_: Any) -> None:
-        self.seen = Seen("5:5:", Lsn(1000))
+    seen = Seen("5:5:", Lsn(1000))
 
     def next(self) -> None:
         pass
@@ -119,7 +120,12 @@ def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
         return _Receiver(made, config, mark, **more)
 
     monkeypatch.setattr(capture_module, "Receiver", receiver)
-    monkeypatch.setattr(source_module, "Moment", _Moment)
+
+    def moment(*_: Any) -> _Moment:
+        made.meanwhile()
+        return _Moment()
+
+    monkeypatch.setattr(source_module, "Moment", moment)
     monkeypatch.setattr(ReferenceCapture, "learn", lambda _, table, key: made.known(table))
     monkeypatch.setattr(ReferenceCapture, "learn_again", learn_again)
     monkeypatch.setattr(ReferenceCapture, "_look_when_due", lambda _: None)

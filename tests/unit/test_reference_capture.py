@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import CapacityError, PenstockError, UnavailableError
 from penstock.model import Lsn, QualifiedTable
 from penstock.postgres.pgoutput import Relation
+from penstock.reference.checkpoint import acknowledged
 from tests.unit.reference_parts import TABLE
 from tests.unit.reference_slots import Slot, slot
 from tests.unit.test_reference_delivery import CITY, COLUMNS, transaction
@@ -38,3 +39,34 @@ def test_a_new_partition_is_asked_for_until_there_is_an_answer(slot: Slot, troub
             found += batch["id"].to_pylist()
         assert (found, int(source.checkpoint().position.lsn)) == ([1, 101, 102, 2], 60)
         assert slot.asked == 3, "restored, in trouble, answered: also for the table that is none of its partitions"
+
+
+@pytest.mark.parametrize("when", ["while it waits", "afterwards"])
+def test_a_table_that_starts_over_behind_its_place_holds_the_slot_at_what_it_saves(slot: Slot, when: str) -> None:
+    """E92: its new snapshot may stand before what it had saved, where the stream still reads for others."""
+    b = slot.known(QualifiedTable("public", "b")).shape.table
+    relations = {slot.oids[b]: Relation(slot.oids[b], b, "d", COLUMNS)}
+    slot.stream = [lambda: transaction(60, (slot.oids[b], 1), relations=relations)]
+    slot.confirmed = slot.reached = Lsn(40)
+    capture = slot.capture()
+    behind, ahead = slot.table(capture, "a", 40), slot.table(capture, "b", 100)
+
+    def catch_up() -> None:
+        slot.reached = Lsn(100)
+        behind.poll_changes(), behind.poll_changes()
+        behind.confirm(behind.checkpoint())
+
+    slot.reached = Lsn(45)
+    behind.poll_changes(), behind.poll_changes()
+    ahead.again()
+    slot.meanwhile = catch_up if when == "while it waits" else lambda: None
+    assert ahead.poll_snapshot() is None
+    ahead.confirm(saved := ahead.checkpoint())
+    catch_up()
+    assert capture.acknowledged == acknowledged(saved) == 45
+    capture.close()
+    with slot.capture() as again:
+        sources = [again.table("a"), again.table("b")]
+        for source, place in zip(sources, (slot.checkpoint("a", 100), saved), strict=True):
+            source.restore(place)
+        assert [None if (batch := source.poll_changes()) is None else len(batch) for source in sources] == [None, 1]

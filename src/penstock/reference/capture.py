@@ -211,6 +211,8 @@ class ReferenceCapture:
                 if self._read:  # else another thread has hung up meanwhile
                     delivery.place(Position(self._read, 0), self._read)
                     self._deliveries[table] = delivery
+                    if place := self._places.get(table):  # what it saves from now on may stand before that
+                        self._places[table] = min(place, self._read)
 
     def leave(self, table: QualifiedTable, delivery: Delivery | None) -> None:
         """Keep nothing more for a table; its place in the slot stays."""
