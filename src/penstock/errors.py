@@ -124,6 +124,9 @@ class SlotExistsError(OperatorError):
 class PositionError(OperatorError):
     """The held position does not fit the server: consumed by somebody else, ahead of the WAL, another system."""
 
+    confirmed = 0
+    """Where the slot stands that has passed it, where that is what is wrong."""
+
 
 class PublicationError(OperatorError):
     """The publication is missing, or leaves out what is needed."""

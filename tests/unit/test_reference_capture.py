@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import CapacityError, PenstockError, UnavailableError
+from penstock.errors import CapacityError, PenstockError, PositionError, UnavailableError
 from penstock.model import Lsn, QualifiedTable
 from penstock.postgres.pgoutput import Relation
 from penstock.reference.checkpoint import acknowledged
@@ -70,3 +70,29 @@ def test_a_table_that_starts_over_behind_its_place_holds_the_slot_at_what_it_sav
         for source, place in zip(sources, (slot.checkpoint("a", 100), saved), strict=True):
             source.restore(place)
         assert [None if (batch := source.poll_changes()) is None else len(batch) for source in sources] == [None, 1]
+
+
+@pytest.mark.parametrize("first", ["ahead", "behind", "ahead, anew"])
+def test_a_table_that_the_slot_has_passed_stops_by_name_and_no_other(slot: Slot, first: str) -> None:
+    """E29: its files are older than those of the others, say; a new snapshot puts it right, and moves no slot back."""
+    slot.confirmed = slot.reached = Lsn(100)
+    with slot.capture() as capture:
+        behind, ahead = slot.table(capture, "b", 40), slot.table(capture, "a", 100)
+        for source in (behind, ahead, behind) if first == "behind" else (ahead, behind, ahead):
+            if source is behind:
+                with pytest.raises(PositionError, match=r"past 0/28, up to which public.b was saved") as caught:
+                    behind.poll_changes()
+                assert "again() of the source" in caught.value.hint
+            elif "anew" in first:
+                ahead.again()
+                assert ahead.poll_snapshot() is None
+            else:
+                assert ahead.poll_changes() is None
+        slot.reached = Lsn(120)
+        ahead.poll_changes(), ahead.poll_changes()
+        ahead.confirm(ahead.checkpoint())
+        assert capture.acknowledged == 100, "the slot waits for it, where it stands"
+        behind.again()
+        assert behind.poll_snapshot() is None
+        behind.confirm(behind.checkpoint())
+        assert capture.acknowledged == 120

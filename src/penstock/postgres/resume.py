@@ -46,10 +46,12 @@ def check_slot(name: str, slot: SlotInfo | None, held: Lsn, may_create: bool) ->
         )
     confirmed = slot.confirmed_flush_lsn or Lsn.ZERO
     if held and confirmed > held:
-        raise PositionError(
+        error = PositionError(
             f"slot {name} stands at {confirmed}, past the held position {held}: somebody else consumed it",
             hint=f"One slot serves one consumer. {_RECONCILE}",
         )
+        error.confirmed = int(confirmed)
+        raise error
 
 
 def check_wal(held: Lsn, wal_end: Lsn) -> None:

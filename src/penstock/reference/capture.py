@@ -8,7 +8,7 @@ Guarantees: the slot is acknowledged at the least of what its tables have saved,
 here and not placed yet holds it where it is. A closed table keeps its place until `forget`. A table that joins later
 reads a snapshot of its own and is handed what that has not seen. A table whose changes are not
 all in the stream any more (it left the publication, was made anew, was written anew) is stopped by name, at the latest
-a minute after that. A slot that is gone takes the places of all tables along. Deliberately not: retrying what
+a minute after that; so is one whose saved place the slot has passed. A slot that is gone takes the places of all tables along. Deliberately not: retrying what
 an operator has to mend, and remembering which tables belong to a slot from one process to the next: make all of them,
 and restore those that have a checkpoint, before the first poll.
 """
@@ -42,7 +42,7 @@ from penstock.postgres.rows import Unrepresentable
 from penstock.postgres.transactions import Transaction
 from penstock.postgres.watermark import Held
 from penstock.reference.delivery import Delivery
-from penstock.reference.footing import Footing, read_footings, unsteady
+from penstock.reference.footing import AGAIN, Footing, read_footings, unsteady
 from penstock.reference.moment import Newest, newest, stopped
 from penstock.reference.seen import Seen
 from penstock.reference.shape import Known, learn, parts_of
@@ -280,7 +280,7 @@ class ReferenceCapture:
             with self._lock:
                 self._require_open()
                 # Where the first of them goes on; with none that does, wherever the slot stands, or a new one.
-                start = min((one.whole for one in self._deliveries.values()), default=Lsn.ZERO)
+                start = min((one.whole for one in self._deliveries.values() if one.error is None), default=Lsn.ZERO)
                 receiver = self._receiver or self._start(start)
             opened = self._opened(receiver)
             with self._lock:
@@ -295,10 +295,29 @@ class ReferenceCapture:
         try:
             return receiver.opened(_OPEN_POLL_S)
         except PenstockError as error:
+            confirmed = Lsn(error.confirmed if isinstance(error, PositionError) else 0)
             with self._lock:
+                passed = [one for one in self._deliveries.values() if one.error is None and one.whole < confirmed]
                 if receiver is self._receiver:
                     self._give_up(error)
+                    if passed:
+                        self._leave_behind(confirmed)
+                        return Lsn.ZERO  # the others go on
             raise
+
+    def _leave_behind(self, confirmed: Lsn) -> None:
+        """Stop the tables that the slot has passed: no place of theirs is worth anything, and none moves it back."""
+        for table, delivery in self._deliveries.items():
+            if delivery.whole < confirmed:
+                self._places[table] = confirmed
+                delivery.fail(
+                    PositionError(
+                        f"slot {self.config.slot} stands at {confirmed}, past {delivery.whole}, up to which {table} was "
+                        "saved: somebody else consumed it, or what was saved is an older copy",
+                        hint=f"One slot serves one consumer. {AGAIN}",
+                    )
+                )
+        self._held.put(confirmed)
 
     def _give_up(self, error: PenstockError) -> None:
         """End the stream. Without its slot no place is worth anything: each table has to start over."""
