@@ -6,28 +6,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from penstock.contracts import ConnectorError, ReferenceTableSource, SourceCheckpoint
+from penstock.contracts import ReferenceTableSource, SourceCheckpoint
 from penstock.demo.server import Server
-from penstock.errors import ConfigError, OperatorError, PositionError, RetryableError, SlotLostError, SlotMissingError
+from penstock.errors import ConfigError, OperatorError, PositionError, SlotLostError, SlotMissingError
 from penstock.model import Lsn, Position, ReplicationConfig
 from penstock.reference import PostgresReferenceTableSource, PostgresSnapshotSource, ReferenceCapture, ReferenceView
 from penstock.reference.checkpoint import acknowledged, decode, encode
 from penstock.reference.keeping import keep_current
-from tests.fixtures.references import Dimensions, await_changes, read_snapshot, told
+from tests.fixtures.references import Dimensions, await_changes, await_waiting, fill, read_snapshot, told
 from tests.fixtures.waiting import wait_until
-
-
-def fill(dims: Dimensions, *tables: str) -> None:
-    for table in tables:
-        dims.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)")
-        dims.execute(f"INSERT INTO {table} VALUES (1, 'one'), (2, 'two')")
 
 
 def test_a_snapshot_then_changes_without_gap_or_overlap(dims: Dimensions) -> None:
@@ -293,74 +286,6 @@ def test_a_stream_that_begins_again_takes_nothing_from_a_table_with_changes_wait
     assert [change["id"] for change in first + rest] == list(range(10, 40_001))
 
 
-def test_closing_at_any_moment(dims: Dimensions) -> None:
-    """E94: twice, before anything was opened, in the middle of a snapshot; then any use is an error."""
-    fill(dims, "city")
-    dims.execute("INSERT INTO city SELECT n, repeat('x', 200) FROM generate_series(10, 40000) AS n")
-    capture = dims.capture()
-    for polls in 0, 1, 1000:
-        source = capture.table("city")
-        for _ in range(polls):
-            source.poll_snapshot()
-        checkpoint = source.checkpoint()
-        source.close()
-        source.close()
-        for use in (
-            source.poll_snapshot, source.poll_changes, source.checkpoint, source.again,
-            partial(source.confirm, checkpoint), partial(source.restore, checkpoint),
-        ):  # fmt: skip
-            with pytest.raises(ConnectorError, match="is closed"):
-                use()
-    capture.close()
-    capture.close()
-    with pytest.raises(ConfigError, match="is closed"):
-        capture.table("city")
-    query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'penstock' AND datname = current_database()"
-    wait_until(lambda: not dims.execute(query), what="every connection to end")
-
-
-@pytest.mark.parametrize(
-    ("waiting", "end"), [("a snapshot", "close"), ("a snapshot", "stop"), ("a held slot", "close")]
-)
-def test_closing_ends_what_the_source_waits_for(dims: Dimensions, waiting: str, end: str) -> None:
-    """E94: from another thread, while a transaction is open or somebody else reads the slot; others are not touched."""
-    fill(dims, "city", "country")
-    capture, holder = dims.capture(), dims.capture()
-    if waiting == "a held slot":
-        read_snapshot(holder.table("city"))
-    city = capture.table("city")
-    with ThreadPoolExecutor() as pool, dims.database.connect(autocommit=False) as open_one:
-        if waiting == "a snapshot":
-            read_snapshot(capture.table("country"))
-            open_one.execute("SELECT pg_current_xact_id()")
-        coming = pool.submit(read_snapshot, city)
-        if waiting == "a snapshot":
-            await_waiting(dims)
-        wait_until(lambda: capture._receiver is not None, what="the wait for the slot")
-        city.stop() if end == "stop" else city.close()
-        with pytest.raises(ConnectorError, match="is closed" if end == "close" else "was given up"):
-            coming.result(20)
-        assert city.table not in capture._deliveries
-        city.close()
-    holder.close()
-    assert len(read_snapshot(capture.table("city"))) == 2
-
-
-def test_closing_a_view_ends_the_snapshot_that_it_waits_for(dims18: Dimensions) -> None:
-    """E94: whoever updates it in another thread gets an error, at once."""
-    fill(dims18, "city", "country")
-    capture = dims18.capture()
-    read_snapshot(capture.table("country"))
-    view = ReferenceView(capture.table("city"))
-    with ThreadPoolExecutor() as pool, dims18.database.connect(autocommit=False) as open_one:
-        open_one.execute("SELECT pg_current_xact_id()")
-        coming = pool.submit(view.update)
-        await_waiting(dims18)
-        pool.submit(view.close).result(20)
-        with pytest.raises(RetryableError, match=r"a snapshot of public.city was given up"):
-            coming.result(20)
-
-
 def test_a_slot_that_goes_while_a_snapshot_is_taken_is_told_to_whoever_takes_it(dims18: Dimensions) -> None:
     """The table whose snapshot it is, too: its changes would come from a slot that is no more."""
     fill(dims18, "city", "country")
@@ -378,12 +303,6 @@ def test_a_slot_that_goes_while_a_snapshot_is_taken_is_told_to_whoever_takes_it(
         with pytest.raises(SlotMissingError):
             coming.result(20)
     assert len(read_snapshot(country)) == 2, "and a new slot puts it right"
-
-
-def await_waiting(dims: Dimensions) -> None:
-    """Until a snapshot waits for running transactions."""
-    query = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%pg_snapshot_xmin%' AND pid <> pg_backend_pid()"
-    wait_until(lambda: dims.execute(query), what="the snapshot to wait for the open transaction")
 
 
 def test_tables_that_cannot_be_followed_are_refused(dims18: Dimensions) -> None:

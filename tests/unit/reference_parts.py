@@ -137,5 +137,8 @@ class Script:
     def stop(self) -> None:
         pass
 
+    def go_on(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True

@@ -6,11 +6,11 @@ waiting: the others go on, and what it misses waits in the slot, which is read a
 
 Guarantees: the slot is acknowledged at the least of what its tables have saved, and no further; a table that was made
 here and not placed yet holds it where it is. A closed table keeps its place until `forget`. A table that joins later
-reads a snapshot of its own and is handed what that has not seen. A table whose changes are not
-all in the stream any more (it left the publication, was made anew, was written anew) is stopped by name, at the latest
-a minute after that; so is one whose saved place the slot has passed. A slot that is gone takes the places of all tables along. Deliberately not: retrying what
-an operator has to mend, and remembering which tables belong to a slot from one process to the next: make all of them,
-and restore those that have a checkpoint, before the first poll.
+reads a snapshot of its own and is handed what that has not seen. A table whose changes are not all in the stream any
+more (it left the publication, was made anew, was written anew) is stopped by name, at the latest a minute after that;
+so is one whose place the slot has passed. A slot that is gone takes the places of all tables along. Deliberately not:
+retrying what an operator has to mend, and remembering which tables belong to a slot from one process to the next: make
+all of them, and restore those that have a checkpoint, before the first poll.
 """
 
 from __future__ import annotations
@@ -202,10 +202,12 @@ class ReferenceCapture:
         with open_sql(self.settings) as connection:
             return learn(connection, table, key, self.config.publication)
 
-    def join(self, table: QualifiedTable, delivery: Delivery, require: Callable[[], None]) -> None:
-        """Keep what is sorted from now on for a table. `require` raises once the table is closed."""
+    def join(
+        self, table: QualifiedTable, delivery: Delivery, require: Callable[[], None], ending: Callable[[], bool]
+    ) -> None:
+        """Keep what is sorted from now on for a table; `require` and `ending` as for `open`."""
         while self._deliveries.get(table) is not delivery:
-            self.open(require)
+            self.open(require, ending)
             with self._lock:
                 require()
                 if self._read:  # else another thread has hung up meanwhile
@@ -272,8 +274,11 @@ class ReferenceCapture:
         """Everything up to here was sorted to the tables."""
         return self._read
 
-    def open(self, require: Callable[[], None]) -> None:
-        """See that the stream is there; `require` raises once whoever asks for it is closed."""
+    def open(self, require: Callable[[], None], ending: Callable[[], bool]) -> None:
+        """See that the stream is there; `require` raises once whoever asks for it is closed.
+
+        Nothing is waited for any longer once it is `ending`.
+        """
         opened = Lsn.ZERO
         while not opened:
             require()
@@ -288,7 +293,8 @@ class ReferenceCapture:
                     opened = Lsn.ZERO  # another thread has hung up meanwhile
                 elif opened:
                     self._read, self._opened_at = max(self._read, opened), opened
-            if not opened and self.stopping.is_set():
+            if not opened and ending():
+                require()
                 raise stopped(f"waiting for slot {self.config.slot}")
 
     def _opened(self, receiver: Receiver) -> Lsn:
@@ -312,8 +318,8 @@ class ReferenceCapture:
                 self._places[table] = confirmed
                 delivery.fail(
                     PositionError(
-                        f"slot {self.config.slot} stands at {confirmed}, past {delivery.whole}, up to which {table} was "
-                        "saved: somebody else consumed it, or what was saved is an older copy",
+                        f"slot {self.config.slot} stands at {confirmed}, past {delivery.whole}, up to which {table} "
+                        "was saved: somebody else consumed it, or what was saved is an older copy",
                         hint=f"One slot serves one consumer. {AGAIN}",
                     )
                 )
@@ -329,12 +335,12 @@ class ReferenceCapture:
             self._places = {table: None for table in self._places if not self._tables[table].closed}
             self._opened_at = Lsn.ZERO
 
-    def sort(self, wanted: Delivery, require: Callable[[], None]) -> None:
+    def sort(self, wanted: Delivery, require: Callable[[], None], ending: Callable[[], bool]) -> None:
         """Sort what was received to the tables, until there is something for the wanted one, or nothing is left."""
         if not wanted.backlog and wanted.error is None:
             if wanted.late:
                 self._hang_up_for(wanted)
-            self.open(require)
+            self.open(require, ending)
             self._look_when_due()
         with self._lock:
             while self._receiver and not wanted.backlog and wanted.error is None and not wanted.late:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from penstock.errors import PASSING, PenstockError, RetryableError
 from penstock.postgres import replication
@@ -83,7 +83,7 @@ class _Trouble:
 
 @contextmanager
 def kept_current(*views: ReferenceView, pause_s: float = _PAUSE_S) -> Iterator[None]:
-    """Keep views current by threads, as long as the block lasts."""
+    """Keep views current by threads, as long as the block lasts. A snapshot that is under way then is given up."""
     stop = threading.Event()
     threads = [
         threading.Thread(target=_keep, args=(view, stop, pause_s), name=f"penstock-view-{view.table.name}", daemon=True)
@@ -95,8 +95,11 @@ def kept_current(*views: ReferenceView, pause_s: float = _PAUSE_S) -> Iterator[N
         yield
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        with ExitStack() as waits:
+            for view in views:
+                waits.enter_context(view.interrupted())
+            for thread in threads:
+                thread.join()
 
 
 def _keep(view: ReferenceView, stop: threading.Event, pause_s: float) -> None:

@@ -7,6 +7,7 @@ replication right, and takes views, too. Deliberately not: following anything.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ from penstock.postgres.ranges import Everything
 from penstock.postgres.rows import Unrepresentable
 from penstock.postgres.snapshot import read_part
 from penstock.reference import checkpoint as checkpoints
-from penstock.reference.moment import Newest, newest
+from penstock.reference.moment import Newest, newest, stopped
 from penstock.reference.shape import Known, TableShape, learn
 
 
@@ -62,8 +63,12 @@ class PostgresSnapshotSource:
         if self._broken:
             raise self._broken
         try:
-            self._rows = self._rows or self._begin()
-            batch = next(self._rows, None)
+            rows = self._rows = self._rows or self._begin()
+            batch = next(rows, None)
+            if self._closed or rows is not self._rows:  # meanwhile, by another thread
+                _close(rows)
+                self._require_open()
+                raise stopped(f"reading {self.table}")
         except PenstockError as error:
             self._broken = error
             raise
@@ -111,8 +116,11 @@ class PostgresSnapshotSource:
     def stop(self) -> None:
         """Nothing is waited for but rows, between which the view looks."""
 
+    def go_on(self) -> None:
+        """Nothing was stopped."""
+
     def close(self) -> None:
-        """Give the connection back."""
+        """Give the connection back; while another thread reads, that does it when rows have come."""
         self._closed = True
         self._hang_up()
 
@@ -129,9 +137,15 @@ class PostgresSnapshotSource:
 
     def _hang_up(self) -> None:
         rows, self._rows = self._rows, None
-        if isinstance(rows, Generator):
-            rows.close()
+        if rows is not None:
+            _close(rows)
 
     def _require_open(self) -> None:
         if self._closed:
             raise ConfigError(f"the source of {self.table} is closed", hint="Make a new one.")
+
+
+def _close(rows: Iterator[pa.RecordBatch]) -> None:
+    if isinstance(rows, Generator):
+        with suppress(ValueError):  # it is at work, in another thread
+            rows.close()

@@ -95,7 +95,7 @@ class PostgresReferenceTableSource:
         if not self._complete:
             return None
         delivery = self._opened()
-        self._capture.sort(delivery, self.require_open)
+        self._capture.sort(delivery, self.require_open, self._is_ending)
         with self._capture.locked():
             return delivery.take()
 
@@ -164,8 +164,12 @@ class PostgresReferenceTableSource:
         self._delivery, self._complete, self._broken = None, False, None
 
     def stop(self) -> None:
-        """End the wait of a snapshot for running transactions, with an error, from any thread, for good."""
+        """End what is waited for, the slot or running transactions, with an error, from any thread, until `go_on`."""
         self._stopping.set()
+
+    def go_on(self) -> None:
+        """Wait again where need be."""
+        self._stopping.clear()
 
     def close(self) -> None:
         """Give connections and buffers back; what was confirmed keeps its place in the slot."""
@@ -177,7 +181,7 @@ class PostgresReferenceTableSource:
     def _begin(self) -> Moment:
         delivery = self._opened()
         try:
-            self._capture.join(self.table, delivery, self.require_open)
+            self._capture.join(self.table, delivery, self.require_open, self._is_ending)
             moment = Moment(self._capture.settings, delivery.known.selection, self._unrepresentable, self._wait)
             try:
                 self._capture.pass_over(self.table, delivery, moment.seen)
@@ -194,8 +198,11 @@ class PostgresReferenceTableSource:
     def _wait(self, pause_s: float) -> None:
         self._stopping.wait(pause_s)
         self.require_open()
-        if self._stopping.is_set() or self._capture.stopping.is_set():
+        if self._is_ending():
             raise stopped(f"taking a snapshot of {self.table}")
+
+    def _is_ending(self) -> bool:
+        return self._stopping.is_set() or self._capture.stopping.is_set()
 
     def _opened(self) -> Delivery:
         if self._delivery is None:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -73,6 +74,7 @@ class ViewSource(ReferenceTableSource, Protocol):
     def newest(self, max_age_s: float = 0.0) -> Newest: ...
     def again(self) -> None: ...
     def stop(self) -> None: ...
+    def go_on(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class ReferenceView:
         self._loaded = self._placed = self._closed = False
         self._on_close: list[Callable[[], None]] = []
         self._stopping = threading.Event()
+        self._is_stopped = False  # for good
+        self._ending = threading.Lock()
 
     def __repr__(self) -> str:
         return f"ReferenceView({self.table}, {self.mode.value}, {len(self)} rows)"
@@ -210,7 +214,25 @@ class ReferenceView:
             time.sleep(_LOOK_S)
 
     def stop(self) -> None:
-        """End a snapshot that is under way: whoever waits for it gets an error. From any thread, for good."""
+        """End a snapshot that is under way, and what it waits for, with an error. From any thread, for good."""
+        with self._ending:
+            self._is_stopped = True
+            self._end_waits()
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """The same, for the time of the block."""
+        with self._ending:
+            self._end_waits()
+        try:
+            yield
+        finally:
+            with self._ending:
+                if not self._is_stopped:
+                    self._stopping.clear()
+                    self._source.go_on()
+
+    def _end_waits(self) -> None:
         self._stopping.set()
         self._source.stop()
 
