@@ -88,11 +88,39 @@ def test_each_micro_batch_sees_one_fresh_version(
         query.processAllAvailable()
     finally:
         query.stop()
-    assert asked == [f"{query.id}/0"] * 2 + [f"{query.id}/1"] * 2
+    assert asked == [f"{query.id}/0/{query.runId}"] * 2 + [f"{query.id}/1/{query.runId}"] * 2
     assert seen == {
         0: [(1, "Rome", "Rome"), (2, None, None), (3, None, None)],
         1: [(4, "Rome!!", "Rome!!"), (5, "Bern", "Bern"), (6, None, None)],
     }
+
+
+def test_a_micro_batch_that_is_run_again_by_a_restarted_query_sees_what_was_mended(
+    spark: SparkSession, source18: Source, cities: ReferenceView, tmp_path: Path
+) -> None:
+    """E97: it is the same micro-batch of the same query, and another run; a job group of one's own parts no batch."""
+    events, seen = Events(spark, tmp_path), list[list[str]]()
+
+    def keep(batch: DataFrame, number: int) -> None:
+        first = [row["name"] for row in batch.collect()]
+        spark.sparkContext.setJobGroup("mine", "a part of the batch")
+        source18.execute("UPDATE city SET name = name || '!' WHERE id = 1")
+        seen.append(first + [row["name"] for row in batch.collect()])
+        if len(seen) == 1:
+            raise ValueError("the row is wrong")
+
+    joined = events.frame.join(penstock.spark.reference(spark, cities), F.col("city_id") == F.col("id"))
+    writer = joined.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "c"))
+    events.send((1, 1))
+    with pytest.raises(PySparkException, match="the row is wrong"):
+        writer.start().awaitTermination(60)
+    source18.execute("UPDATE city SET name = 'Roma' WHERE id = 1")
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert seen == [["Rome", "Rome"], ["Roma", "Roma"]]
 
 
 def test_a_frame_in_a_batch_query_is_of_the_moment_of_each_execution(

@@ -54,6 +54,16 @@ def test_a_run_sees_one_version_and_the_next_one_the_newest(desk: ViewDesk, sour
     assert len(desk._versions) == 8 + 2 * 64, "old ones are forgotten"
 
 
+def test_a_micro_batch_of_another_run_of_its_query_asks_anew(desk: ViewDesk, source: Script) -> None:
+    """E97: one that does not say which run it is of gets what that batch saw last."""
+    assert len(desk.version("query/5/one")) == 10
+    source.will_send(insert(10, "y", None))
+    assert [len(desk.version(f"query/5/{run}")) for run in ("one", "", "two", "")] == [10, 10, 11, 11]
+    assert len(desk.version("query/6/")) == 11
+    source.will_send(insert(11, "y", None))
+    assert [len(desk.version(f"query/{batch}/")) for batch in (6, 50)] == [11, 12]
+
+
 def test_who_does_not_know_the_key_is_not_answered_and_a_closed_view_answers_nobody(desk: ViewDesk) -> None:
     assert "key" not in repr(desk.place)
     stranger = ViewDesk.__new__(ViewDesk)

@@ -2,7 +2,8 @@
 
 The view stays in the driver's process. A task that reads the frame asks there for its rows, by the micro-batch (or, in
 a batch query, the execution) that it belongs to. The first who asks has the view catch up with everything that was
-committed before; everybody else of that micro-batch gets the same version, also a task that is tried again.
+committed before; everybody else of that micro-batch gets the same version, also a task that is tried again. A query
+that is restarted asks anew, also for a micro-batch that is run again.
 
 Guarantees: rows of two versions never meet in one micro-batch, as long as at most 64 streaming queries share the view:
 the versions of a query's last two micro-batches are kept. Only who was given the frame is answered, by a key that
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import threading
 from collections import OrderedDict
@@ -38,6 +40,7 @@ log = logging.getLogger(__name__)
 _QUERIES, _EXECUTIONS = 64, 8
 # Of each query: a task of the micro-batch before may come late, one that was run twice, say.
 _RUNS = 2
+_RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CATCH_UP_S = 10.0
 _CALL_S = 30.0
 _ANSWER_S = 600.0
@@ -99,6 +102,7 @@ class ViewDesk:
     def version(self, run: str) -> pa.Table:
         """The rows for a micro-batch: the newest there are for the first who asks, the same for all others."""
         with self._lock:
+            run = self._known(run)
             if run not in self._versions:
                 self._catch_up()
                 self._versions[run] = self._view.to_arrow()
@@ -106,10 +110,16 @@ class ViewDesk:
             self._versions.move_to_end(run)
             return self._versions[run]
 
+    def _known(self, run: str) -> str:
+        """The same; of a micro-batch that does not say in which run of its query it is, the one that asked last."""
+        if not run.endswith("/"):
+            return run
+        return next((one for one in reversed(self._versions) if one.startswith(run)), run)
+
     def _forget_old(self) -> None:
         by_query: OrderedDict[str, list[str]] = OrderedDict()  # those asked for last first; executions have none
         for run in reversed(self._versions):
-            by_query.setdefault(run.rpartition("/")[0], []).append(run)
+            by_query.setdefault(run.split("/")[0] if "/" in run else "", []).append(run)
         old = by_query.pop("", [])[_EXECUTIONS:]
         for rank, runs in enumerate(by_query.values()):
             old += runs[_RUNS:] if rank < _QUERIES else runs
@@ -214,10 +224,15 @@ def _received(asking: socket.socket, size: int) -> bytes:
 
 
 def run_of(task: Any) -> str:
-    """What all tasks that must see one version have in common: the micro-batch, else the execution."""
+    """What all tasks that must see one version have in common: the micro-batch, else the execution.
+
+    A query that is restarted has the same id, and begins with the micro-batch that failed: its run is another one. Spark
+    names that as the job group, which code in foreachBatch may change: it then says nothing of the run.
+    """
     query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
     if query and batch is not None:
-        return f"{query}/{batch}"
+        group = task.getLocalProperty("spark.jobGroup.id") or ""
+        return f"{query}/{batch}/{group if _RUN_ID.fullmatch(group) else ''}"
     return str(task.getLocalProperty("spark.sql.execution.id") or f"stage {task.stageId()}")
 
 
