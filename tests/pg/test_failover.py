@@ -133,14 +133,8 @@ def test_what_the_server_before_had_written_further_is_not_reached(monkeypatch: 
     for name in "slot.require_primary", "replication.timeline_switch", "resume.check_origin", "resume.check_wal":
         monkeypatch.setattr(f"penstock.postgres.receiver.{name}", lambda *_: None)
     held, far = Lsn(0x1000), Lsn(0x2000)
-    known: dict[str, Any] = {
-        "_origin": Origin("1", 1),
-        "_reached": far,
-        "_seen": far,
-        "_changed": threading.Condition(),
-    }
-    known["promised"] = Lsn.ZERO
-    receiver: Any = SimpleNamespace(_config=ReplicationConfig("s", "p"), **known)
+    known = {"_origin": Origin("1", 1), "_reached": far, "_seen": far, "_changed": threading.Condition()}
+    receiver: Any = SimpleNamespace(_config=ReplicationConfig("s", "p"), promised=Lsn.ZERO, **known)
     for timeline, reached in (1, far), (2, held):
         system = SimpleNamespace(system_id="1", timeline=timeline, wal_end=far)
         Receiver._check_server(receiver, SimpleNamespace(connection=None, system=system), held)  # type: ignore[arg-type]

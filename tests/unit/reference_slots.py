@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +37,8 @@ class Slot:
         self.asked = 0
         self.is_held = False
         self.meanwhile: Callable[[], object] = lambda: None  # what happens while a snapshot waits
-        self.starts: list[tuple[int, int]] = []
+        self.timeline = 1
+        self.starts: list[tuple[int, int, int | None]] = []  # from where, what else is held, and on which timeline
         self.oids: dict[QualifiedTable, int] = {}
 
     def known(self, table: QualifiedTable, parts: dict[int, QualifiedTable] | None = None) -> Known:
@@ -49,10 +51,10 @@ class Slot:
         """A process that reads it."""
         return ReferenceCapture(ReplicationConfig("dims", "dims"), "postgresql://u@h/d")
 
-    def table(self, capture: ReferenceCapture, name: str, lsn: int) -> PostgresReferenceTableSource:
+    def table(self, capture: ReferenceCapture, name: str, lsn: int, timeline: int = 1) -> PostgresReferenceTableSource:
         """A table that goes on from a checkpoint."""
         source = capture.table(name)
-        source.restore(self.checkpoint(name, lsn))
+        source.restore(self.checkpoint(name, lsn, replace(ORIGIN, timeline=timeline)))
         return source
 
     def checkpoint(self, name: str, lsn: int, origin: Origin = ORIGIN) -> SourceCheckpoint:
@@ -65,9 +67,9 @@ class _Receiver:
 
     def __init__(self, slot: Slot, config: ReplicationConfig, mark: Any, promised: Lsn = Lsn.ZERO) -> None:
         self._slot, self._config, self._mark = slot, config, mark
-        self.origin = ORIGIN
+        self.origin = config.origin
         self.reached = config.start_lsn or slot.confirmed
-        slot.starts.append((int(config.start_lsn), int(promised)))
+        slot.starts.append((int(config.start_lsn), int(promised), config.origin.timeline if config.origin else None))
         self._left: list[Transaction] | None = None
         self._ended = threading.Event()
 
@@ -77,6 +79,7 @@ class _Receiver:
             return Lsn.ZERO
         found: Any = SimpleNamespace(confirmed_flush_lsn=self._slot.confirmed)
         check_slot("dims", found, max(self._config.start_lsn, self._mark.durable), may_create=True)
+        self.origin = replace(ORIGIN, timeline=self._slot.timeline)
         return self._slot.confirmed
 
     def take(self, max_bytes: int, timeout_s: float | None = None) -> list[Transaction]:

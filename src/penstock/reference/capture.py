@@ -90,6 +90,7 @@ class ReferenceCapture:
         self._held = Held()
         self._origin: Origin | None = None
         self._read = Lsn.ZERO  # everything up to here was sorted to the tables; zero: there is no stream
+        self._is_open = False  # the stream: the server was found to have what is held
         self._opened_at = Lsn.ZERO  # where the slot stood then
         self._look_at = time.monotonic() + _LOOK_S  # when the catalog is to be looked at
         self._newest: Newest | None = None
@@ -212,6 +213,7 @@ class ReferenceCapture:
                 require()
                 if self._read:  # else another thread has hung up meanwhile
                     delivery.place(Position(self._read, 0), self._read)
+                    delivery.timeline = self._origin.timeline if self._origin else None
                     self._deliveries[table] = delivery
                     if place := self._places.get(table):  # what it saves from now on may stand before that
                         self._places[table] = min(place, self._read)
@@ -261,8 +263,10 @@ class ReferenceCapture:
             self.leave(table, self._deliveries.get(table))
             self._places[table] = lsn
             self._deliveries[table] = delivery
-            if self._receiver and lsn < self._read:
-                self._hang_up(besides=table)
+            delivery.timeline = origin.timeline
+            is_elsewhere = known is not None and origin.timeline != known.timeline
+            if self._receiver and (is_elsewhere or lsn < self._read or delivery.position.lsn > self._read):
+                self._hang_up(besides=table)  # the server is asked whether it has that, too
         self._acknowledge()
 
     def locked(self) -> threading.RLock:
@@ -293,6 +297,7 @@ class ReferenceCapture:
                     opened = Lsn.ZERO  # another thread has hung up meanwhile
                 elif opened:
                     self._read, self._opened_at = max(self._read, opened), opened
+                    self._origin, self._is_open = receiver.origin or self._origin, True
             if not opened and ending():
                 require()
                 raise stopped(f"waiting for slot {self.config.slot}")
@@ -438,12 +443,29 @@ class ReferenceCapture:
                 self._hang_up()
 
     def _start(self, lsn: Lsn) -> Receiver:
-        config = replace(self.config, start_lsn=lsn, origin=self._origin if lsn else None)
+        origin = self._oldest() if lsn else None
+        config = replace(self.config, start_lsn=lsn, origin=origin)
+        promised = [one.position.lsn for one in self._deliveries.values() if origin and one.timeline == origin.timeline]
         if not lsn:
             self._held = Held()  # nobody holds a place any more, so that the slot may be a new one
         self._read = lsn
-        self._receiver = Receiver(self.settings, config, self._held, self._prepare)
+        self._is_open = False
+        self._receiver = Receiver(
+            self.settings, config, self._held, self._prepare, promised=max(promised, default=Lsn.ZERO)
+        )
         return self._receiver
+
+    def _oldest(self) -> Origin | None:
+        """The server, as whoever was saved on its oldest timeline knows it: what was saved later is newer than that."""
+        known = [one.timeline for one in self._deliveries.values() if one.error is None and one.timeline is not None]
+        return replace(self._origin, timeline=min(known)) if self._origin and known else self._origin
+
+    def origin_of(self, delivery: Delivery) -> Origin | None:
+        """The server that a table's position belongs to."""
+        with self._lock:
+            known = self.origin
+            is_read = self._is_open and self._receiver is not None
+            return known if known is None or is_read else replace(known, timeline=delivery.timeline or known.timeline)
 
     def _prepare(self) -> None:
         with open_sql(self.settings) as connection:
@@ -460,6 +482,8 @@ class ReferenceCapture:
         for table, delivery in self._deliveries.items():
             if table != besides:
                 delivery.rewind(self._read)
+                if receiver and self._is_open and self._origin:  # which had all of them
+                    delivery.timeline = self._origin.timeline
         self._read = Lsn.ZERO  # what was dropped counts for nobody as delivered
 
     def _acknowledge(self) -> None:

@@ -54,6 +54,7 @@ class Delivery:
         self._whole = Lsn.ZERO  # up to here every transaction was taken as a whole
         self.seen: Seen | None = None  # what a snapshot delivered of what follows
         self.late = False  # nothing is kept behind what waits: there was no room
+        self.timeline: int | None = None  # the server's history that its position belongs to
 
     def place(self, position: Position, whole: Lsn, seen: Seen | None = None) -> None:
         """Stand at a position: what is up to there, in transactions up to `whole`, or `seen`, is not handed out."""
@@ -116,6 +117,11 @@ class Delivery:
     def whole(self) -> Lsn:
         """Every transaction up to here was taken, or need not be."""
         return max(self._whole, self._start)
+
+    @property
+    def position(self) -> Position:
+        """The last change that was taken."""
+        return self._taken
 
     def reached(self, read: Lsn) -> tuple[Position, Lsn]:
         """How far the table is, and what the slot may pass, where the stream was read up to `read`."""

@@ -109,7 +109,8 @@ class PostgresReferenceTableSource:
                 position, whole = self._delivery.reached(self._capture.read)
             footing = self._delivery.known.footing if self._delivery else None
             seen = self._delivery.seen if self._complete and self._delivery else None
-            made = checkpoints.make(self.slot, self._capture.origin, shape, position, whole, footing)
+            origin = self._capture.origin_of(self._delivery) if self._delivery else self._capture.origin
+            made = checkpoints.make(self.slot, origin, shape, position, whole, footing)
             return checkpoints.having_seen(made, seen)
 
     def confirm(self, checkpoint: SourceCheckpoint) -> None:

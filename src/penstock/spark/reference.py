@@ -226,8 +226,8 @@ def _received(asking: socket.socket, size: int) -> bytes:
 def run_of(task: Any) -> str:
     """What all tasks that must see one version have in common: the micro-batch, else the execution.
 
-    A query that is restarted has the same id, and begins with the micro-batch that failed: its run is another one. Spark
-    names that as the job group, which code in foreachBatch may change: it then says nothing of the run.
+    A query that is restarted has the same id, and begins with the micro-batch that failed: its run is another one.
+    Spark names that as the job group, which code in foreachBatch may change: it then says nothing of the run.
     """
     query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
     if query and batch is not None:
