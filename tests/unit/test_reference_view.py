@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -242,6 +243,25 @@ def test_a_view_behind_a_backlog_is_as_old_as_it_was(tmp_path: Path, monkeypatch
         source.behind = 0
         assert view.catch_up()
         assert view.status().age_s == 0
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.05])
+def test_catching_up_waits_for_no_other_update_longer_than_it_may(timeout_s: float) -> None:
+    """A refresh() of a large table by another thread, say; what it does not come to do is told."""
+    source, reads, goes_on = Script([ROME]), threading.Event(), threading.Event()
+    with ReferenceView(source) as view, ThreadPoolExecutor() as pool:
+        view.update()
+        assert view.catch_up(0)
+        poll = source.poll_changes
+        source.poll_changes = lambda: (reads.set(), goes_on.wait(60), poll())[2]  # type: ignore[method-assign]
+        try:
+            coming = pool.submit(view.update)
+            assert reads.wait(20)
+            assert pool.submit(view.catch_up, timeout_s).result(20) is False
+        finally:
+            goes_on.set()
+        coming.result(20)
+        assert view.catch_up()
 
 
 def test_a_table_at_rest_is_saved_now_and_then_for_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

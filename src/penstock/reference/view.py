@@ -200,13 +200,20 @@ class ReferenceView:
     def catch_up(self, timeout_s: float = 10.0) -> bool:
         """Have it hold everything that was committed before the call; False where that takes too long.
 
-        A commit that did not wait for its WAL (synchronous_commit = off) counts once that is flushed, a moment later.
-        In a mode that reads no changes it is `update`.
+        Or where somebody else updates it for so long: that is waited for, too. A commit that did not wait
+        for its WAL (synchronous_commit = off) counts once that is flushed, a moment later. In a mode that reads no
+        changes it is `update`.
         """
         deadline = time.monotonic() + timeout_s
         newest = self._source.newest() if self.mode is Refresh.CHANGES else Newest(0.0, Lsn.ZERO)
         while True:
-            self.update()
+            left_s = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+            if not self._updating.acquire(timeout=left_s):
+                return False  # somebody else updates it
+            try:
+                self._update(is_due=False)
+            finally:
+                self._updating.release()
             if self._has_reached(newest):
                 return True
             if time.monotonic() > deadline:
@@ -263,16 +270,19 @@ class ReferenceView:
 
     def _updated(self, is_due: bool) -> int:
         with self._updating:
-            if self._closed:
-                raise ConfigError(f"the view of {self.table} is closed", hint="Make a new one.")
-            try:
-                count = self._step(is_due)
-            except PenstockError as error:
-                with self._reading:
-                    self._error = error
-                raise
-            self._error = None
-            return count
+            return self._update(is_due)
+
+    def _update(self, is_due: bool) -> int:
+        if self._closed:
+            raise ConfigError(f"the view of {self.table} is closed", hint="Make a new one.")
+        try:
+            count = self._step(is_due)
+        except PenstockError as error:
+            with self._reading:
+                self._error = error
+            raise
+        self._error = None
+        return count
 
     def _step(self, is_due: bool) -> int:
         is_new = is_due or self._fresh
