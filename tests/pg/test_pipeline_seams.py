@@ -565,6 +565,73 @@ def test_a_folder_that_cannot_be_written_to_for_a_while_holds_the_batch_and_lose
     assert [json.loads(row["body"])["name"] for row in rows if row["id"] == "7"] == ["n7", "new"]
 
 
+@pytest.fixture
+def changed(stepped: Stepped) -> Pipeline:
+    """A run with two indexes, of which the database has just stopped fitting one, and nobody has noticed yet."""
+    stepped.database.execute("ALTER TABLE pet ADD kind text")
+    (stepped.folder / "pets.schema.yml").write_text("version: 1\ntable: pet\nfields:\n  - {keyword: kind}\n")
+    with (stepped.folder / "penstock.toml").open("a") as file:
+        file.write('\n[[index]]\nname = "pets"\nschema = "pets.schema.yml"\n')
+    running = stepped.start()
+    stepped.database.execute("ALTER TABLE pet DROP kind")
+    return running
+
+
+def build_pets(running: Pipeline) -> None:
+    """What fails from now on."""
+    list(running.plan.parts.builder.build_range("pets", None, None))
+
+
+def test_an_index_that_is_stopped_while_it_is_seeded_does_not_end_the_others(changed: Pipeline) -> None:
+    """E76: what the seeder fails by then is known already."""
+
+    def act() -> None:
+        changed._look_at_schemas()
+        build_pets(changed)
+
+    assert changed._seeder._step(act) is None
+    assert list(changed.plan.parts.indexes) == ["people"]
+    with pytest.raises(OperatorError, match="another trouble"):
+        changed._seeder._step(lambda: fail(OperatorError("another trouble")))
+
+
+@pytest.mark.parametrize("late", ["live", "seed"])
+def test_an_index_that_live_and_its_seed_fail_by_at_once_does_not_end_the_others(changed: Pipeline, late: str) -> None:
+    """E76: both find it, one of them stops it, and neither raises."""
+    both, misfits = threading.Barrier(2), changed.plan.misfits
+
+    def found(thorough: bool) -> Any:
+        wrong = misfits(thorough)
+        both.wait(PATIENCE_S)
+        if (threading.current_thread() is seeding) == (late == "seed"):
+            wait_until(lambda: "pets" not in changed.plan.parts.indexes, PATIENCE_S, "the other one's stop")
+        return wrong
+
+    changed.plan = replace(changed.plan, misfits=found)
+    raised: list[BaseException] = []
+
+    def seeds_it() -> None:
+        try:
+            changed._seeder._step(lambda: build_pets(changed))
+        except BaseException as error:  # noqa: BLE001 - told to the thread that waits
+            raised.append(error)
+
+    seeding = threading.Thread(target=seeds_it)
+    seeding.start()
+    failure = OperatorError("column kind does not exist")
+    changed._bear(failure)
+    seeding.join(PATIENCE_S)
+    assert (raised, list(changed.plan.parts.indexes)) == ([], ["people"])
+    changed._shed.clear()  # as the next query begins
+    with pytest.raises(OperatorError, match="kind"):
+        changed._bear(failure)
+
+
+def fail(error: Exception) -> None:
+    """Raise it, where a statement cannot stand."""
+    raise error
+
+
 def log_committed(state: Path, end: Lsn) -> None:
     """What Spark writes down of a batch that is done."""
     for kind, text in (("offsets", json.dumps({"lsn": str(end)})), ("commits", "{}")):

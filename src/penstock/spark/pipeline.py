@@ -246,24 +246,25 @@ class Pipeline:
         self.report.marked = {index: mark.reason for index, mark in Marks(self.state).marked().items()}
 
     def stop_indexes(self, misfits: Mapping[str, str]) -> bool:
-        """Go on without them; an error where none would be left."""
-        has_given_up = self.succession.give_up(*misfits)
-        misfits = {index: reason for index, reason in misfits.items() if index in self.plan.parts.indexes}
-        for index, reason in misfits.items():
-            self.state.stop_index(index, reason)
-            self.report.stopped(index, reason)
-            log.error("index %s is stopped: %s. Mend that and start again: it will be seeded anew.", index, reason)
-        if misfits.keys() >= set(self.plan.parts.indexes):
-            index, reason = next(iter(misfits.items()))
-            raise ConfigError(
-                f"index {index} does not fit the database any more: {reason}",
-                hint="Change the schema, or the table back, and start again: penstock check tells what is wrong.",
-            )
-        if misfits:
-            self.change(lambda: self.plan.without(misfits))
-        if misfits or has_given_up:
-            self._shed.set()
-        return bool(misfits) or has_given_up
+        """Go on without them; False where there is nothing to stop (any more), an error where none would be left."""
+        with self._opening:
+            has_given_up = self.succession.give_up(*misfits)
+            misfits = {index: reason for index, reason in misfits.items() if index in self.plan.parts.indexes}
+            for index, reason in misfits.items():
+                self.state.stop_index(index, reason)
+                self.report.stopped(index, reason)
+                log.error("index %s is stopped: %s. Mend that and start again: it will be seeded anew.", index, reason)
+            if misfits.keys() >= set(self.plan.parts.indexes):
+                index, reason = next(iter(misfits.items()))
+                raise ConfigError(
+                    f"index {index} does not fit the database any more: {reason}",
+                    hint="Change the schema, or the table back, and start again: penstock check tells what is wrong.",
+                )
+            if misfits:
+                self.change(lambda: self.plan.without(misfits))
+            if misfits or has_given_up:
+                self._shed.set()
+            return bool(misfits) or has_given_up
 
     def change(self, plan: Callable[[], Plan]) -> None:
         """Go on by another plan, which loses nothing that the batch under way may count on."""
@@ -289,8 +290,8 @@ class Pipeline:
         """Wait before the next try, or give up; an index that is the cause is stopped, and the others go on."""
         try:
             to_mend = isinstance(failure, PenstockError) and not self._is_passing(failure)
-            if to_mend and self.stop_indexes(self.plan.misfits(True)):
-                return
+            if to_mend and (self.stop_indexes(self.plan.misfits(True)) or self._shed.is_set()):
+                return  # the thread that seeds may have been the first to stop what this query failed by
             if isinstance(failure, RetryableError) and not _has_jvm_ended() and self._absence.consider(failure):
                 self.report.failed(str(failure))
                 return

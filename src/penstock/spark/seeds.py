@@ -92,13 +92,16 @@ class Seeder:
                 log.debug("tasks could not open their parts: %s", error)
 
     def _step(self, act: Callable[[], _T]) -> _T | None:
-        """Do it; None where its index was stopped instead."""
+        """Do it; None where its index was stopped instead, by live maybe, while this was under way."""
+        before = set(self._plan.parts.indexes)
         try:
             return self._retrying(act)
         except PenstockError as error:
-            if isinstance(error, PASSING) or not self.pipeline.stop_indexes(self._plan.misfits(True)):
+            if isinstance(error, PASSING):
                 raise
-            return None
+            if self.pipeline.stop_indexes(self._plan.misfits(True)) or not before <= set(self._plan.parts.indexes):
+                return None
+            raise
 
     def _retrying(self, act: Callable[[], _T]) -> _T:
         """Do it; passing trouble is waited out, with sinks opened again."""
