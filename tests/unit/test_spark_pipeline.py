@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
+from penstock.contracts import Extent
 from penstock.engine.batch import IN_FLIGHT
 from penstock.engine.policy import Backoff
 from penstock.engine.report import Report
 from penstock.engine.state import Chunk
 from penstock.errors import UnavailableError
+from penstock.model import Lsn
 from penstock.spark.pipeline import Pipeline
 from penstock.spark.seeds import _waves
+from tests.unit.engine_parts import Journal, MemorySink, parts
 
 
 @pytest.mark.parametrize(("lasts_s", "told"), [(0.2, UnavailableError), (60, ConnectionRefusedError)])
@@ -66,3 +69,15 @@ def test_a_sink_that_fails_while_another_is_left_behind_is_borne_too() -> None:
     running._bear(UnavailableError("it is down"))
     assert opened
     assert running.report.trouble == "the other is down, too"
+
+
+def test_what_a_truncate_cleared_is_durable_before_the_batch_counts() -> None:
+    """E20, E66: tasks flush what they wrote themselves; the deletes of a clear are this process's own."""
+    journal: Journal = []
+    plan: Any = SimpleNamespace(
+        parts=parts(journal, MemorySink("search")), heirs=SimpleNamespace(outgoing={}), roll=SimpleNamespace(limit=None)
+    )
+    nothing: Any = None
+    state: Any = SimpleNamespace(aside=lambda: journal.append(("outlived",)) or frozenset())
+    Pipeline(nothing, plan, state, Report({}))._truncated("books", Extent.ROOTS, Lsn(9))
+    assert journal == [("clear", "books", Lsn(9)), ("flush", "search"), ("outlived",)]

@@ -427,10 +427,12 @@ class Pipeline:
     def _truncated(self, index: str, extent: Extent, version: Lsn) -> None:
         """Clear what is gone, and note down, durably, that what is left has to be built again."""
         self.plan.parts.claim()
-        names = [sink.name for sink in self.plan.parts.sinks[index]]
+        sinks = self.plan.parts.sinks[index]
+        names = [sink.name for sink in sinks]
         if extent is Extent.ROOTS:
-            for sink in self.plan.parts.sinks[index]:
+            for sink in sinks:
                 sink.clear(index, version)
+            batch.flush(sinks)  # of what this process deletes, tasks know nothing
             quarantine.outlive(self.state, index, names, version)
         elif index in self.plan.heirs.outgoing.values():
             self._given_up.add(index)  # when the batch is done, which still builds for it
