@@ -196,10 +196,10 @@ def test_versions_that_the_server_has_yet_to_reach_are_refused(started: Started)
     assert f"penstock slots drop {SLOT}" in refused.value.hint
 
 
-def _log(folder: Path, end: str, id: str) -> None:
+def _log(folder: Path, end: str, id: str, system: str = "") -> None:
     """What Spark writes down of a batch."""
     (folder / "offsets").mkdir(parents=True, exist_ok=True)
-    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'lsn': end})}")
+    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'lsn': end, 'system': system})}")
     (folder / "metadata").write_text(json.dumps({"id": id}))
 
 
@@ -225,3 +225,16 @@ def test_a_checkpoint_that_is_gone_or_another_one_is_told_and_mended(started: St
     mended = alone(deployment, [], repair=True, tell=lambda _: None)
     assert {one.index for one in mended.comparisons} == set(SCHEMAS)
     assert _seeded(started.start()) == {"local": set(SCHEMAS)}
+
+
+def test_a_slot_that_somebody_else_read_is_told_with_its_remedy_before_a_sink_is_opened(started: Started) -> None:
+    """E26, E29: the way on is the deployment's, not that of a Spark query."""
+    _seed(started.start())
+    (started.folder / "local.db").unlink()
+    _log(started.folder / "state" / "checkpoint", "0/1", "ours")
+    with pytest.raises(PositionError, match="stands at .* and it was read up to 0/1") as refused:
+        started.start()
+    assert "penstock reconcile --repair" in refused.value.hint
+    assert not (started.folder / "local.db").exists()
+    _log(started.folder / "state" / "checkpoint", "0/1", "ours", system="another")
+    started.start()  # its positions say nothing about this server, which the stream's reader tells

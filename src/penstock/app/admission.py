@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.app.origins import index_of
-from penstock.app.rejoin import lost_checkpoint
+from penstock.app.rejoin import logged, lost_checkpoint, why_unfit
 from penstock.engine import checkpoint
 from penstock.errors import PositionError, RetryableError, SlotMissingError
 from penstock.model import Lsn
@@ -59,14 +59,20 @@ def _holder(claim: Claim) -> str:
         return error.message
 
 
-def check_slot(found: slot.SlotInfo | None, deployment: Deployment, state: State) -> None:
-    """Stop, before anything is forgotten, where a slot is gone that was read from, or what says how far it was."""
-    folder = Path(deployment.locate(deployment.state), _CHECKPOINT)
-    if found is not None and (trouble := lost_checkpoint(folder, state)):
-        raise trouble
+def check_slot(found: slot.SlotInfo | None, deployment: Deployment, state: State, system_id: str) -> None:
+    """Stop, before anything is forgotten, where a slot is gone that was read from, or what says how far it was.
+
+    And where the slot holds no more what is still to be read. That this is another server, the stream's reader tells.
+    """
+    folder, name = Path(deployment.locate(deployment.state), _CHECKPOINT), deployment.source.slot
+    if found is not None:
+        read = logged(folder)
+        is_ours = read is None or read.system_id in ("", system_id)
+        if trouble := lost_checkpoint(folder, state) or (why_unfit(found, read, name) if is_ours else None):
+            raise trouble
     if found is None and checkpoint.planned(folder):
         raise SlotMissingError(
-            f"slot {deployment.source.slot} is gone, but {folder} says that changes were read from it",
+            f"slot {name} is gone, but {folder} says that changes were read from it",
             hint="Changes made since then cannot be had any more. See whether the database is the right one. If it is,"
             " penstock reconcile --repair makes a slot and mends every index.",
         )

@@ -42,14 +42,14 @@ class _Logged(NamedTuple):
 def require_slot(deployment: Deployment, settings: ConnectionSettings, state: State, *, repair: bool) -> None:
     """See that the slot serves the checkpoint; with `repair`, make it so: live then joins anew."""
     folder = Path(deployment.locate(deployment.state), _CHECKPOINT)
-    logged = _logged(folder)
+    read = logged(folder)
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
         end = slot.wal_end(connection)
-    wrong = trouble(found, logged, deployment.source.slot) or lost_checkpoint(folder, state)
+    wrong = why_unfit(found, read, deployment.source.slot) or lost_checkpoint(folder, state)
     if wrong is None:
         return
-    _require_same_server(settings, logged, end, folder)
+    _require_same_server(settings, read, end, folder)
     if not repair:
         raise wrong
     log.warning("%s", wrong.message)
@@ -66,18 +66,18 @@ def refusal(deployment: Deployment, settings: ConnectionSettings, found: slot.Sl
     A run may be at work: what is compared is read in the order in which it can only have moved on.
     """
     state, name = Path(deployment.locate(deployment.state)), deployment.source.slot
-    logged = _logged(state / _CHECKPOINT)
-    if logged is not None:
+    read = logged(state / _CHECKPOINT)
+    if read is not None:
         with open_sql(settings) as connection:
             end = slot.wal_end(connection)
         try:
-            _require_same_server(settings, logged, end, state / _CHECKPOINT)
+            _require_same_server(settings, read, end, state / _CHECKPOINT)
         except PositionError as error:
             return error
     if not (state / "state.sqlite").exists():
-        return trouble(found, logged, name)
+        return why_unfit(found, read, name)
     with closing(State(state, only_read=True)) as opened:
-        return trouble(found, logged, name) or lost_checkpoint(state / _CHECKPOINT, opened)
+        return why_unfit(found, read, name) or lost_checkpoint(state / _CHECKPOINT, opened)
 
 
 def lost_checkpoint(folder: Path, state: State) -> PositionError | None:
@@ -102,7 +102,7 @@ def committed(state: Path) -> Lsn:
     return found.lsn if found else Lsn.ZERO
 
 
-def _logged(folder: Path) -> _Logged | None:
+def logged(folder: Path) -> _Logged | None:
     """The last offset that Spark has logged, if there is one."""
     return next((found for one in checkpoint.planned(folder) if (found := _read(folder, one))), None)
 
@@ -116,33 +116,33 @@ def _read(folder: Path, batch: int) -> _Logged | None:
         return None
 
 
-def trouble(found: slot.SlotInfo | None, logged: _Logged | None, name: str) -> OperatorError | None:
+def why_unfit(found: slot.SlotInfo | None, read: _Logged | None, name: str) -> OperatorError | None:
     """Why the slot does not serve the checkpoint."""
-    if logged is None and found is None:
+    if read is None and found is None:
         raise SlotMissingError(
             f"there is no slot {name}, and nothing was read from one",
             hint="penstock run makes it, and seeds every index.",
         )
-    at = logged.lsn if logged else Lsn.ZERO
+    at = read.lsn if read else Lsn.ZERO
     if found is None:
         return SlotMissingError(f"slot {name} is gone; it was read up to {at}", hint=_REPAIR)
     if found.lost:
         found_out = f"the server has thrown away WAL that slot {name} needed; it was read up to {at}"
         return SlotLostError(found_out, hint=_REPAIR)
     confirmed = found.confirmed_flush_lsn or Lsn.ZERO
-    if logged and logged.lsn and confirmed > logged.lsn:
+    if read and read.lsn and confirmed > read.lsn:
         return PositionError(f"slot {name} stands at {confirmed}, and it was read up to {at}", hint=_REPAIR)
     return None
 
 
-def _require_same_server(settings: ConnectionSettings, logged: _Logged | None, end: Lsn, folder: Path) -> None:
+def _require_same_server(settings: ConnectionSettings, read: _Logged | None, end: Lsn, folder: Path) -> None:
     """Versions in sinks are positions of the server that they were read from."""
     with replication.connect(settings) as client:
         system_id = client.system.system_id
-    if logged is None or (logged.system_id in ("", system_id) and logged.lsn <= end):
+    if read is None or (read.system_id in ("", system_id) and read.lsn <= end):
         return
     raise PositionError(
-        f"{folder} is of another server, or of this one before it was restored: it has read up to {logged.lsn}",
+        f"{folder} is of another server, or of this one before it was restored: it has read up to {read.lsn}",
         hint="See whether the database is the right one. If it is, drop the slot where there is one (penstock slots"
         " drop) and remove that folder: the next run seeds every index again.",
     )

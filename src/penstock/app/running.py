@@ -100,7 +100,7 @@ def _prepared(
     _publish(settings, deployment, bound)
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
-    check_slot(found, deployment, state)
+    check_slot(found, deployment, state, system_id)
     if not checkpoint.planned(Path(deployment.locate(deployment.state), _CHECKPOINT)):
         state.note_unsettled(deployment.source.slot)
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
