@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # How many keys a task takes at once.
 _CHUNK_KEYS = 1000
+# About how many keys the driver takes at once, for sinks of its own: some megabytes in the JVM, and again in Python.
+_PART_KEYS = 50_000
 # A row with a key is one to build. Those without are for the driver: `number` is what a TRUNCATE means for the index,
 # or, without an index, how many changes there were.
 _RESOLVED = pa.schema([("index", pa.string()), ("key", pa.string()), ("number", pa.int32()), ("lsn", pa.int64())])
@@ -118,17 +120,14 @@ def deliver(found: Resolved, opener: Opener, version: Lsn, watched: Mapping[str,
 
 def keys_of(found: Resolved) -> Iterator[tuple[str, list[Key]]]:
     """The keys on the driver, a list at a time, for sinks that only one process may write to."""
-    rows = found.frame.filter("key IS NOT NULL").select("index", "key").distinct().orderBy("index")
-    chunk: list[Key] = []
-    last = ""
-    for row in rows.toLocalIterator(prefetchPartitions=True):
-        if chunk and (row["index"] != last or len(chunk) == _CHUNK_KEYS):
-            yield last, chunk
-            chunk = []
-        last = row["index"]
-        chunk.append(tuple(json.loads(row["key"])))
-    if chunk:
-        yield last, chunk
+    rows = _distinct(found).toLocalIterator(prefetchPartitions=True)
+    return _listed((row["index"], row["key"]) for row in rows)
+
+
+def _distinct(found: Resolved) -> DataFrame:
+    """The keys, each once, in parts of about `_PART_KEYS`: Spark hands them over a whole part at a time."""
+    keys = found.frame.filter("key IS NOT NULL").select("index", "key")
+    return keys.repartition(max(1, -(-keys.count() // _PART_KEYS)), "index", "key").distinct()
 
 
 def warm_up(spark: Session, opener: Opener, tasks: int) -> None:
@@ -191,13 +190,18 @@ def _deliver(
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, list[Key]]]:
+    columns = ((batch.column(0).to_pylist(), batch.column(1).to_pylist()) for batch in batches)
+    return _listed(pair for indexes, keys in columns for pair in zip(indexes, keys, strict=True))
+
+
+def _listed(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[Key]]]:
+    """The keys in lists of one index and bounded length, however indexes take turns."""
     waiting: dict[str, list[Key]] = {}
-    for batch in batches:
-        for index, key in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-            keys = waiting.setdefault(index, [])
-            keys.append(tuple(json.loads(key)))
-            if len(keys) == _CHUNK_KEYS:
-                yield index, waiting.pop(index)
+    for index, key in pairs:
+        keys = waiting.setdefault(index, [])
+        keys.append(tuple(json.loads(key)))
+        if len(keys) == _CHUNK_KEYS:
+            yield index, waiting.pop(index)
     yield from waiting.items()
 
 
