@@ -25,7 +25,7 @@ from penstock.document.sql_catalog import SqlCatalog
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.model import QualifiedTable, quote
 from penstock.postgres.connection import ConnectionSettings, resolve
-from penstock.postgres.sessions import Cells, Plan, Sessions
+from penstock.postgres.sessions import CANCELLED, Cells, Plan, Sessions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -251,7 +251,7 @@ class PgDocumentBuilder:
     def _rows(self, plan: IndexPlan, sql: str, values: Sequence[str], count: int = 0) -> Iterator[list[Cells]]:
         """A statement's rows; it is planned once where it is for few keys."""
         how = Plan.ONCE if 0 < count <= _PLANNED_ONCE else Plan.EACH_TIME
-        with _naming(plan), self._sessions.borrow() as session:
+        with self._sessions.borrow() as session, _naming(plan):
             yield from session.rows(sql, values, plan=how)
 
     @property
@@ -272,17 +272,20 @@ class PgDocumentBuilder:
 
 @contextmanager
 def _naming(plan: IndexPlan) -> Iterator[None]:
-    """Say which index is concerned where the database no longer fits its schema."""
+    """Say which index is concerned, and where the database no longer fits its schema."""
     try:
         yield
-    except OperatorError as error:
-        if error.sqlstate not in _CHANGED_STATES:
-            raise
-        raise ConfigError(
-            f"index {plan.schema.index} does not fit the database: {error.message}",
-            hint="Change the schema, or the table back.",
-            sqlstate=error.sqlstate,
-        ) from None
+    except PenstockError as error:
+        if error.sqlstate in _CHANGED_STATES:
+            raise ConfigError(
+                f"index {plan.schema.index} does not fit the database: {error.message}",
+                hint="Change the schema, or the table back.",
+                sqlstate=error.sqlstate,
+            ) from None
+        if isinstance(error, OperatorError) or error.sqlstate == CANCELLED:
+            error.message = f"index {plan.schema.index}: {error.message}"
+            error.args = (error.message,)
+        raise
 
 
 def _key(cells: Cells) -> Key:

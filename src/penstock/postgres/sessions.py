@@ -3,7 +3,8 @@
 Guarantees: a session hides no row (under row-level security the server raises instead), resolves no name by anybody's
 search_path, and writes values as text in one way; statements run one by one, each in a snapshot of its own; rows come
 in portions, so that a result is never held whole; no more sessions are open than allowed, and none in the middle of a
-statement is used again. Deliberately not: retrying, and turning text into values.
+statement is used again; a statement that somebody cancelled is passing trouble. Deliberately not: retrying, and turning
+text into values.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import pq
 
-from penstock.errors import RetryableError, UnavailableError
+from penstock.errors import PenstockError, RetryableError, UnavailableError
 from penstock.postgres.connection import ConnectionSettings, open_pgconn
 from penstock.postgres.sqlstate import translate, translating
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
+CANCELLED = "57014"
+"""The SQLSTATE of a statement that a time limit or somebody ended."""
 Cells = tuple[bytes | None, ...]
 """A row: each value as Postgres prints it, in UTF-8."""
 
@@ -37,6 +40,9 @@ _SETTINGS: Mapping[str, str] = {
     "search_path": "pg_catalog",
     "default_transaction_read_only": "on",
     "lock_timeout": "60s",  # an ALTER TABLE that waits, or is long, is told as such and tried again
+    # A bound of our own, far above what a chunk takes. A shorter one of the role's, meant for people or for other programs,
+    # would end a large build each time that it is tried.
+    "statement_timeout": "1h",
     # Compiling a statement takes longer than it saves on JSON that is put together from short texts.
     "jit": "off",
 }
@@ -93,7 +99,7 @@ class Session:
             while (result := self._next()) is not None:
                 if result.status not in _ROWS:
                     self._drain()
-                    raise translate(result, "reading")
+                    raise _failure(result)
                 if result.ntuples:
                     yield _cells(result)
 
@@ -116,7 +122,7 @@ class Session:
         while (result := self._next()) is not None:
             if result.status == pq.ExecStatus.FATAL_ERROR:
                 self._drain()
-                raise translate(result, "reading")
+                raise _failure(result)
 
     def _drain(self) -> None:
         while self._next() is not None:
@@ -134,6 +140,18 @@ class Session:
             poll.poll()
             pgconn.consume_input()
         return pgconn.get_result()
+
+
+def _failure(result: PGresult) -> PenstockError:
+    """What a result says; reading what somebody cancelled can be done again."""
+    error = translate(result, "reading")
+    if error.sqlstate != CANCELLED:
+        return error
+    return RetryableError(
+        f"reading failed: a statement timeout or an administrator cancelled it (SQLSTATE {CANCELLED})",
+        hint="It is tried again. If that does not help, look for what slows the server down.",
+        sqlstate=CANCELLED,
+    )
 
 
 def _ask_for_portions(pgconn: PGconn) -> None:
