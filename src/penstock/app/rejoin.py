@@ -22,6 +22,7 @@ from penstock.errors import OperatorError, PositionError, SlotLostError, SlotMis
 from penstock.model import Lsn
 from penstock.postgres import replication, slot
 from penstock.postgres.connection import ConnectionSettings, open_sql
+from penstock.postgres.resume import REPAIR
 
 if TYPE_CHECKING:
     from penstock.config.deployment import Deployment
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpoint"
-_REPAIR = "Changes may be lost. penstock reconcile --repair goes on from here, and mends every index."
 
 
 class _Logged(NamedTuple):
@@ -86,11 +86,11 @@ def lost_checkpoint(folder: Path, state: State) -> PositionError | None:
     if noted is None:
         return None
     if not checkpoint.planned(folder):
-        return PositionError(f"{folder} is gone, and changes were read from the slot", hint=f"Put it back. {_REPAIR}")
+        return PositionError(f"{folder} is gone, and changes were read from the slot", hint=f"Put it back. {REPAIR}")
     if noted != (found := checkpoint.identity(folder)):
         return PositionError(
             f"{folder} is another one ({found or 'unknown'}) than was written to ({noted})",
-            hint=f"It belongs to another deployment, or to a copy. Put the right one back. {_REPAIR}",
+            hint=f"It belongs to another deployment, or to a copy. Put the right one back. {REPAIR}",
         )
     return None
 
@@ -125,13 +125,13 @@ def why_unfit(found: slot.SlotInfo | None, read: _Logged | None, name: str) -> O
         )
     at = read.lsn if read else Lsn.ZERO
     if found is None:
-        return SlotMissingError(f"slot {name} is gone; it was read up to {at}", hint=_REPAIR)
+        return SlotMissingError(f"slot {name} is gone; it was read up to {at}", hint=REPAIR)
     if found.lost:
         found_out = f"the server has thrown away WAL that slot {name} needed; it was read up to {at}"
-        return SlotLostError(found_out, hint=_REPAIR)
+        return SlotLostError(found_out, hint=REPAIR)
     confirmed = found.confirmed_flush_lsn or Lsn.ZERO
     if read and read.lsn and confirmed > read.lsn:
-        return PositionError(f"slot {name} stands at {confirmed}, and it was read up to {at}", hint=_REPAIR)
+        return PositionError(f"slot {name} stands at {confirmed}, and it was read up to {at}", hint=REPAIR)
     return None
 
 

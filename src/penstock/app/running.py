@@ -334,6 +334,7 @@ def _source_options(prepared: Prepared) -> dict[str, str]:
         "managePublication": str(source.manage_publication).lower(),
         "mode": "keys",
         "spoolMaxBytes": str(_SPOOL_BYTES),
+        "checkpointFolder": str(Path(prepared.deployment.locate(prepared.deployment.state), _CHECKPOINT)),
         "keyColumns": json.dumps({table.sql: list(names) for table, names in columns.items()}),
     }
 

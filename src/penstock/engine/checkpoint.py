@@ -1,14 +1,18 @@
 """What Spark's checkpoint of the stream says, read from its files.
 
 Guarantees: nothing is written there; what cannot be read, because it is not there, or Spark was ended while it wrote,
-is nothing. Deliberately not: what an offset means, which the stream's reader knows.
+is nothing; after `sync` a machine that loses power starts again from there. Deliberately not: what an offset means,
+which the stream's reader knows.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+from penstock.errors import DiskError
 
 
 def identity(checkpoint: Path) -> str:
@@ -36,6 +40,33 @@ def end(checkpoint: Path, batch: int) -> dict[str, Any] | None:
     except (OSError, ValueError, IndexError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def sync(checkpoint: Path) -> None:
+    """Bring to disk what a start goes by, the last batches: Spark writes them, and does not sync."""
+    offsets, commits = checkpoint / "offsets", checkpoint / "commits"
+    # For its last batch Spark starts at the end of the one before.
+    files = [offsets / str(one) for one in planned(checkpoint)[:2]]
+    if not files:
+        raise DiskError(f"{checkpoint} is gone", hint="Look after that folder's disk, and start again.")
+    files += [commits / str(one) for one in done(checkpoint)[:1]]
+    try:
+        for path in (*files, checkpoint / "metadata", offsets, commits, checkpoint):
+            if path.exists():
+                _sync(path)
+    except OSError as error:
+        raise DiskError(
+            f"{checkpoint} cannot be brought to disk: {error.strerror}",
+            hint="Look after that disk. Nothing is acknowledged beyond what is on it.",
+        ) from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _numbers(folder: Path) -> list[int]:

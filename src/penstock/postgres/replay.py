@@ -97,9 +97,13 @@ class Replay:
 
     def acknowledge(self, cut: Cut) -> None:
         """Everything before the cut is durable: the slot may pass its whole transactions, and so do we."""
-        self._receiver.release(cut.whole)
+        self.release(cut)
         if cut.rows is None:
             self._held.put(cut.lsn)
+
+    def release(self, cut: Cut) -> None:
+        """Everything before the cut is done: we may pass it, and the slot stays."""
+        self._receiver.release(cut.whole)
 
     def opening(self, wait_s: float) -> Cut:
         """Where the slot stood when it was first opened: a start that can be written down. The zero cut: not yet."""

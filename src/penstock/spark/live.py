@@ -3,11 +3,13 @@
 Guarantees: it connects only where the offsets still fit the server and the slot: the slot is there, stands at or
 before the start, and belongs to the system that the offsets name. Otherwise it is a clear stop, or, with
 `failOnDataLoss` false, a warning, and the query goes on behind what is gone; never on another server, or on one whose
-WAL the offsets are ahead of, where what is new would count as read.
+WAL the offsets are ahead of, where what is new would count as read. The slot is not acknowledged before a checkpoint
+that we are told of is on disk, power loss or not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -19,8 +21,10 @@ from pathlib import Path
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import InputPartition
 
+from penstock.engine import checkpoint
 from penstock.errors import (
     ConfigError,
+    PenstockError,
     PositionError,
     SlotActiveError,
     SlotLostError,
@@ -47,6 +51,9 @@ _SILENCE_S = 300.0
 _MAKING_S, _LOOK_S = 90.0, 0.2
 # What transactions that are still being received may hold in memory; more of them waits on disk.
 _SPILL_BYTES = 64 << 20
+# How often a checkpoint that we are told of is brought to disk at most: the server hears from us about as often, and no
+# batch is to wait for a disk of its own.
+_SYNC_S = 1.0
 # What one task decodes.
 _PIECE_ROWS = 131_072
 _PIECE_BYTES = 8 << 20
@@ -64,6 +71,8 @@ class Live:
         self._floor = start.whole  # the slot may stand here, and not beyond
         self._resumed = origin is not None
         self._lost = Lsn.ZERO  # up to here the offsets stand for nothing any more
+        self._logged = self._acknowledged = Cut()
+        self._synced_at = 0.0
         if options.temporary_slot and self._resumed:
             raise ConfigError(
                 "a temporary slot cannot serve a checkpoint that has offsets: it ended with the last run",
@@ -197,8 +206,10 @@ class Live:
         elif self._options.fail_on_data_loss:
             raise PositionError(
                 f"{lost}: what was written meanwhile does not come",
-                hint="Start with a new slot, a new checkpoint and a snapshot, or set failOnDataLoss to false to go on "
-                "without it.",
+                hint=self._remedy(
+                    "Start with a new slot, a new checkpoint and a snapshot, or set failOnDataLoss to false to go on "
+                    "without it."
+                ),
             )
         else:
             log.warning("changes are lost, and failOnDataLoss is false: %s", lost)
@@ -225,25 +236,47 @@ class Live:
         if found is None:
             raise SlotMissingError(
                 f"slot {options.slot} is gone, but the checkpoint has read up to {self._floor} of it",
-                hint="Changes made since then are lost for this query. Start with a new checkpoint and a snapshot, or "
-                "set failOnDataLoss to false to go on without them.",
+                hint=self._remedy(
+                    "Changes made since then are lost for this query. Start with a new checkpoint and a snapshot, or "
+                    "set failOnDataLoss to false to go on without them."
+                ),
             )
         slot.verify(found, self._settings.database)
         confirmed = found.confirmed_flush_lsn or Lsn.ZERO
         if confirmed > self._floor:
             raise PositionError(
                 f"slot {options.slot} stands at {confirmed}, past the checkpoint's {self._floor}: somebody else "
-                "consumed it",
-                hint="One slot serves one query. Start with a new slot, a new checkpoint and a snapshot, or set "
-                "failOnDataLoss to false to go on without what is gone.",
+                "consumed it" + ("" if options.checkpoint_folder else ", or a power loss took the checkpoint's end"),
+                hint=self._remedy(
+                    "One slot serves one query. Start with a new slot, a new checkpoint and a snapshot, or set "
+                    "failOnDataLoss to false to go on without what is gone."
+                ),
             )
+
+    def _remedy(self, of_a_query: str) -> str:
+        """What is to be done: a deployment, which tells us of its checkpoint, has a command for it."""
+        return resume.REPAIR if self._options.checkpoint_folder else of_a_query
 
     def acknowledge(self, cut: Cut) -> None:
         """What Spark has logged as done may go: from the slot, from the spool, from the disk."""
         self._drop_files()
         if cut.lsn > self._lost:
             self._floor = max(self._floor, cut.whole)
-            self.replay.acknowledge(cut)
+            self.replay.release(cut)
+            self._logged = cut if cut.rows is None else self._logged
+            self._raise_slot(_SYNC_S)
+
+    def _raise_slot(self, every_s: float) -> None:
+        """To what Spark has logged, once that is on disk: Spark does not see to it, and the server would remember."""
+        if self._acknowledged == self._logged:
+            return
+        if folder := self._options.checkpoint_folder:
+            if time.monotonic() - self._synced_at < every_s:
+                return  # we are asked again within a second, also when nothing happens
+            checkpoint.sync(Path(folder))
+            self._synced_at = time.monotonic()
+        self.replay.acknowledge(self._logged)
+        self._acknowledged = self._logged
 
     def pieces(self, start: Cut, end: Cut, meanwhile: Callable[[], None]) -> Iterator[Piece]:
         """The changes after `start` up to `end`, cut for the tasks; their tables are known when they are handed out."""
@@ -289,4 +322,6 @@ class Live:
         self.end_seed()
         self._drop_files()
         self._report.close()
+        with contextlib.suppress(PenstockError):
+            self._raise_slot(0.0)
         self.replay.close()

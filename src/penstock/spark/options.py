@@ -71,6 +71,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("keyColumns", "keys: the columns a change carries, as JSON: {\"table\": [columns]}", "identity and links"),
     Option("directSocket", "keys: where the reader also hands small batches to the driver; penstock run uses it"),
     Option("directChanges", "keys: whether they are; else directSocket only tells when they were committed", "true"),
+    Option("checkpointFolder", "keys: the checkpoint, on the reader's machine, to be synced; penstock run uses it"),
     Option("columns", "snapshot: these columns only, separated by commas"),
     Option("where", "snapshot: an SQL condition for the rows"),
     Option("numPartitions", "snapshot: into how many parts the table is cut", "one for each 32 MB, at most 4"),
@@ -109,6 +110,7 @@ class SourceOptions:
     key_columns: Mapping[QualifiedTable, tuple[str, ...]] = field(default_factory=dict)
     direct_socket: str = ""
     direct_changes: bool = True
+    checkpoint_folder: str = ""
     columns: tuple[str, ...] = ()
     where: str = ""
     num_partitions: int | None = None
@@ -143,6 +145,7 @@ class SourceOptions:
             key_columns=given.columns_by_table("keyColumns"),
             direct_socket=given.text("directSocket"),
             direct_changes=given.truth("directChanges"),
+            checkpoint_folder=given.text("checkpointFolder"),
             columns=given.names("columns"),
             where=given.text("where"),
             num_partitions=given.number("numPartitions"),
