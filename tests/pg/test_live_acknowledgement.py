@@ -34,7 +34,7 @@ class Logged:
     def batch(self) -> None:
         """A change more, in a batch that is done."""
         self.published.insert(self.batches)
-        self.at = wait_until(self._newer, what="the change")
+        self.at = wait_until(self._newer, what="the change") or self.at
         self._log()
 
     def _newer(self) -> Cut | None:
@@ -59,7 +59,7 @@ def logged(published18: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_slot_passes_nothing_that_a_power_loss_would_take_from_the_checkpoint(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E20: the last batches and their folders are on disk before the slot's position is raised; and soon, or at the end."""
+    """E20: the last batches and their folders are on disk before the slot is raised, which is soon, or at the end."""
     journal: list[str] = []
     sync, acknowledge = checkpoint._sync, logged.live.replay.acknowledge
 

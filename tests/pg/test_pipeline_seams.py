@@ -669,7 +669,9 @@ def test_a_build_that_is_cancelled_is_tried_again_and_a_time_limit_that_is_meant
             applying.join(PATIENCE_S)
     applying.join(PATIENCE_S)
     for error in failed:
-        assert error.message.startswith("index people: reading failed: a statement timeout or an administrator cancelled")
+        assert error.message.startswith(
+            "index people: reading failed: a statement timeout or an administrator cancelled"
+        )
         running._backoff = Backoff(first_s=0.001)
         running._bear(error)
         apply(running, *changes)

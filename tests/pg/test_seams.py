@@ -232,7 +232,7 @@ def test_a_slot_that_somebody_else_read_is_told_with_its_remedy_before_a_sink_is
     _seed(started.start())
     (started.folder / "local.db").unlink()
     _log(started.folder / "state" / "checkpoint", "0/1", "ours")
-    with pytest.raises(PositionError, match="stands at .* and it was read up to 0/1") as refused:
+    with pytest.raises(PositionError, match=r"stands at .* and it was read up to 0/1") as refused:
         started.start()
     assert "penstock reconcile --repair" in refused.value.hint
     assert not (started.folder / "local.db").exists()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark import SparkContext
@@ -81,3 +82,14 @@ def test_what_a_truncate_cleared_is_durable_before_the_batch_counts() -> None:
     state: Any = SimpleNamespace(aside=lambda: journal.append(("outlived",)) or frozenset())
     Pipeline(nothing, plan, state, Report({}))._truncated("books", Extent.ROOTS, Lsn(9))
     assert journal == [("clear", "books", Lsn(9)), ("flush", "search"), ("outlived",)]
+
+
+def test_the_checkpoint_is_a_folder_of_this_machine_whatever_file_system_spark_is_set_to() -> None:
+    """E29, E89: where it is written is where it is looked for. Hadoop takes the path as it is: no escapes."""
+    spark, nothing = MagicMock(), MagicMock()
+    plan: Any = SimpleNamespace(
+        checkpoint="/state of %20/checkpoint", options={}, roll=SimpleNamespace(limit=None), heirs=nothing
+    )
+    Pipeline(spark, plan, nothing, Report({}))._start()
+    writing = spark.readStream.format().options().load().writeStream.foreachBatch().queryName()
+    writing.option.assert_called_once_with("checkpointLocation", "file:///state of %20/checkpoint")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.app.origins import index_of
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STATE_POLL_S = 0.5
-_CHECKPOINT = "checkpoint"
 
 
 def become_the_one(state: State, claim: Claim, deployment: Deployment) -> None:
@@ -64,7 +62,7 @@ def check_slot(found: slot.SlotInfo | None, deployment: Deployment, state: State
 
     And where the slot holds no more what is still to be read. That this is another server, the stream's reader tells.
     """
-    folder, name = Path(deployment.locate(deployment.state), _CHECKPOINT), deployment.source.slot
+    folder, name = checkpoint.of(deployment.locate(deployment.state)), deployment.source.slot
     if found is not None:
         read = logged(folder)
         is_ours = read is None or read.system_id in ("", system_id)
@@ -84,7 +82,7 @@ def check_versions(fit: Prepared) -> None:
     """Stop where a sink holds versions that this server has yet to reach: every write would lose, and look taken."""
     with open_sql(fit.settings) as connection:
         end = slot.wal_end(connection)
-    state = Path(fit.deployment.locate(fit.deployment.state))
+    folder = checkpoint.of(fit.deployment.locate(fit.deployment.state))
     for index, sinks in fit.parts.sinks.items():
         for sink in sinks:
             if (held := sink.seeded(index) or Lsn.ZERO) > end:
@@ -92,5 +90,5 @@ def check_versions(fit: Prepared) -> None:
                     f"sink {sink.name} holds index {index_of(index)} as of {held}, and the server's WAL ends at {end}",
                     hint="The server was put back to an earlier time, or is another one. See whether it is the right"
                     f" one. If it is, drop the slot (penstock slots drop {fit.deployment.source.slot}) and remove"
-                    f" {state / _CHECKPOINT}: the next run seeds every index again.",
+                    f" {folder}: the next run seeds every index again.",
                 )

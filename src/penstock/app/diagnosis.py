@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.engine import checkpoint
 from penstock.postgres.vitals import Vitals
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def judge_slot(
     """
     name = deployment.source.slot
     if found is None:
-        checkpoint = Path(deployment.locate(deployment.state), "checkpoint")
-        if any(checkpoint.glob("offsets/[0-9]*")):
+        folder = checkpoint.of(deployment.locate(deployment.state))
+        if checkpoint.planned(folder):
             yield Finding(
                 "slot",
                 Verdict.ERROR,
-                f"slot {name} is gone, but {checkpoint} says that it was read from",
+                f"slot {name} is gone, but {folder} says that it was read from",
                 f"See whether the database is the right one. {_REPAIR}",
             )
         else:

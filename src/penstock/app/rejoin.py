@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CHECKPOINT = "checkpoint"
-
 
 class _Logged(NamedTuple):
     """How far a checkpoint says that the slot was read, and of which server."""
@@ -41,7 +39,7 @@ class _Logged(NamedTuple):
 
 def require_slot(deployment: Deployment, settings: ConnectionSettings, state: State, *, repair: bool) -> None:
     """See that the slot serves the checkpoint; with `repair`, make it so: live then joins anew."""
-    folder = Path(deployment.locate(deployment.state), _CHECKPOINT)
+    folder = checkpoint.of(deployment.locate(deployment.state))
     read = logged(folder)
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
@@ -97,8 +95,9 @@ def lost_checkpoint(folder: Path, state: State) -> PositionError | None:
 
 def committed(state: Path) -> Lsn:
     """The end of the last batch that Spark has logged as done: everything up to there is settled, and in the sinks."""
-    done = checkpoint.done(state / _CHECKPOINT)
-    found = _read(state / _CHECKPOINT, done[0]) if done else None
+    folder = checkpoint.of(state)
+    done = checkpoint.done(folder)
+    found = _read(folder, done[0]) if done else None
     return found.lsn if found else Lsn.ZERO
 
 

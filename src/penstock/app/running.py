@@ -60,7 +60,6 @@ log = logging.getLogger(__name__)
 _SLOT_WAIT_S = 120.0
 _LOCK_WAIT_S = 10.0
 _CLAIM_POLL_S = 1.0
-_CHECKPOINT = "checkpoint"
 # What may wait in the reader for its turn; the rest waits in the WAL. The more of it a batch takes, the more changes of
 # one document are a single write: a backlog is worked off faster than it would come one by one.
 _SPOOL_BYTES = 128 << 20
@@ -101,7 +100,7 @@ def _prepared(
     with open_sql(settings) as connection:
         found = slot.inspect(connection, deployment.source.slot)
     check_slot(found, deployment, state, system_id)
-    if not checkpoint.planned(Path(deployment.locate(deployment.state), _CHECKPOINT)):
+    if not checkpoint.planned(checkpoint.of(deployment.locate(deployment.state))):
         state.note_unsettled(deployment.source.slot)
     where = f"{system_id}/{settings.database}/{deployment.source.slot}"
     lineage = Lineage(state)
@@ -259,10 +258,9 @@ def _plan(prepared: Prepared, chosen: Mapping[str, str]) -> Plan:
     def cut(index: str) -> Sequence[Key]:
         return cuts(prepared.settings, prepared.schemas.schema(index))
 
-    state = Path(deployment.locate(deployment.state))
     return Plan(
         options={**_source_options(prepared), **chosen},
-        checkpoint=str(state / _CHECKPOINT),
+        checkpoint=str(checkpoint.of(deployment.locate(deployment.state))),
         socket=chosen.get("directSocket", ""),
         parts=parts,
         opener=opener,
@@ -334,7 +332,7 @@ def _source_options(prepared: Prepared) -> dict[str, str]:
         "managePublication": str(source.manage_publication).lower(),
         "mode": "keys",
         "spoolMaxBytes": str(_SPOOL_BYTES),
-        "checkpointFolder": str(Path(prepared.deployment.locate(prepared.deployment.state), _CHECKPOINT)),
+        "checkpointFolder": str(checkpoint.of(prepared.deployment.locate(prepared.deployment.state))),
         "keyColumns": json.dumps({table.sql: list(names) for table, names in columns.items()}),
     }
 

@@ -15,6 +15,11 @@ from typing import Any
 from penstock.errors import DiskError
 
 
+def of(state: str | Path) -> Path:
+    """Where it is in a state folder, by a path that every process understands."""
+    return Path(state, "checkpoint").absolute()
+
+
 def identity(checkpoint: Path) -> str:
     """What tells it from every other one; empty where there is none."""
     try:

@@ -40,8 +40,8 @@ _SETTINGS: Mapping[str, str] = {
     "search_path": "pg_catalog",
     "default_transaction_read_only": "on",
     "lock_timeout": "60s",  # an ALTER TABLE that waits, or is long, is told as such and tried again
-    # A bound of our own, far above what a chunk takes. A shorter one of the role's, meant for people or for other programs,
-    # would end a large build each time that it is tried.
+    # A bound of our own, far above what a chunk takes. A shorter one of the role's, meant for people or for other
+    # programs, would end a large build each time that it is tried.
     "statement_timeout": "1h",
     # Compiling a statement takes longer than it saves on JSON that is put together from short texts.
     "jit": "off",

@@ -194,7 +194,8 @@ class Pipeline:
                 self.spark.dataSource.register(PenstockSource)
                 stream = self.spark.readStream.format("penstock").options(**self.plan.options).load()
                 writing = stream.writeStream.foreachBatch(self._on_batch).queryName("penstock")
-                return writing.option("checkpointLocation", self.plan.checkpoint).start()
+                # We read it, too: it is of this machine, whatever file system is the default of a cluster.
+                return writing.option("checkpointLocation", f"file://{self.plan.checkpoint}").start()
         except RetryableError as error:
             self._failure = error
             return None
