@@ -170,6 +170,23 @@ def test_tombstones_are_kept_for_a_week(rig: Rig) -> None:
     assert ask(rig, "SELECT id FROM documents_1") == [("y",)]
 
 
+def test_tombstones_go_while_the_sink_stays_open_too(rig: Rig) -> None:
+    """E72: of every index, at a flush; a run may go on for months."""
+    now = 1_000_000.0
+    sink = LocalSink(LocalSettings("local", rig.place), clock=lambda: now)
+    with closing(sink):
+        for at, index in enumerate((INDEX, "other")):
+            sink.open(target(index))
+            put(sink, 5, {"x": None, "y": at}, index)
+        sink.flush()
+        for later, left in (TOMBSTONE_S - 1, 1), (TOMBSTONE_S + 1, 1), (TOMBSTONE_S + 3600, 0):  # once an hour
+            now = 1_000_000.0 + later
+            sink.flush()
+            for number in (1, 2):
+                assert ask(rig, f"SELECT count(*) FROM documents_{number} WHERE body IS NULL") == [(left,)]
+                assert ask(rig, f"SELECT id FROM documents_{number} WHERE body IS NOT NULL") == [("y",)]
+
+
 def test_the_second_writer_is_told_who_the_first_is(rig: Rig) -> None:
     told = rf"another process \({os.getpid()}\) writes to .*documents.db"
     with rig.sink(), pytest.raises(RetryableError, match=told):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # A week: far longer than a write can be late.
 TOMBSTONE_S = 7 * 86400
+# How often those are removed whose week is over.
+_PURGE_S = 3600
 # Writes that wait for a flush are committed from here on: they are held in memory, and in the write-ahead log.
 _COMMIT_BYTES = 64 << 20
 # What a write takes in memory beside its texts: deletes are nothing else.
@@ -74,6 +76,7 @@ class LocalSink:
         self._generations: dict[str, _Generation] = {}
         self._waiting: dict[str, list[Writes | Lsn]] = {}  # of each index, the writes and clears that are not committed
         self._waiting_bytes = 0
+        self._purged_at = clock()  # of each index, its opening sees to those from before
         self._torn: dict[str, str] = {}  # indexes whose writes went with a failed transaction, and their generations
 
     def open(self, target: Target) -> None:
@@ -87,11 +90,7 @@ class LocalSink:
                 self._commit()
                 connection.execute("BEGIN IMMEDIATE")
                 number = self._find(connection, target) or self._make(connection, target)
-                now = int(self._clock())
-                connection.execute(
-                    f"DELETE FROM {sql.documents(number)} WHERE deleted_s IS NOT NULL AND deleted_s < ?",
-                    [now - TOMBSTONE_S],
-                )
+                self._purge(connection, number)
                 self._commit()
                 self._load(target.index, number, target.beside)
                 self._write_again(connection, target.index)
@@ -189,8 +188,21 @@ class LocalSink:
                     f"the sink {self.name} lost what was not flushed of {', '.join(torn)}",
                     hint="Its index is opened again, and the writes are sent again.",
                 )
-            with self._working():
+            with self._working() as connection:
                 self._commit()
+                if abs(self._clock() - self._purged_at) >= _PURGE_S:  # a clock may be set back
+                    self._purged_at = self._clock()
+                    self._begin(connection)
+                    for generation in self._generations.values():
+                        self._purge(connection, generation.number)
+                    self._commit()
+
+    def _purge(self, connection: sqlite3.Connection, number: int) -> None:
+        """Forget the deletes of a generation that are a week old."""
+        connection.execute(
+            f"DELETE FROM {sql.documents(number)} WHERE deleted_s IS NOT NULL AND deleted_s < ?",
+            [int(self._clock()) - TOMBSTONE_S],
+        )
 
     def clear(self, index: str, version: Lsn) -> None:
         """Delete what is not above the version, and remember it with the generation."""
