@@ -11,7 +11,7 @@ import pytest
 from penstock.contracts import DocumentBuilder, Documents, Extent, Key, Rejection, Sink, Writes
 from penstock.engine import batch
 from penstock.engine.batch import IN_FLIGHT, STALE_S, Parts, Tally
-from penstock.errors import OperatorError, UnavailableError
+from penstock.errors import OperatorError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from tests.fixtures.waiting import wait_until
 from tests.unit.engine_parts import Journal, MemoryBuilder, MemorySink, changes, parts
@@ -188,6 +188,39 @@ def test_what_fails_in_flight_is_told_and_nothing_else_is_begun() -> None:
     with pytest.raises(UnavailableError):
         list(batch.in_flight(act, range(100)))
     assert len(begun) <= IN_FLIGHT
+
+
+@pytest.mark.parametrize("waits", ["building", "resolving"])
+def test_a_sink_that_is_slow_and_fails_is_told_and_not_who_waited_for_it(waits: str) -> None:
+    """E73, E86: who waits for the connection that it holds gives up before it does."""
+    gave_up = threading.Event()
+
+    def keys() -> Iterator[tuple[str, list[Key]]]:
+        yield from (("books", [(key,)]) for key in "ab"[: 2 if waits == "building" else 1])
+        if waits == "resolving":
+            yield "books", [("b",)]
+            give_up()
+
+    def give_up() -> None:
+        gave_up.set()
+        raise RetryableError("all 1 connections are in use")
+
+    class Waiting(MemoryBuilder):
+        def build(self, index: str, keys: Sequence[Key]) -> Iterator[Documents]:
+            if keys == [("b",)] and waits == "building":
+                give_up()
+            return super().build(index, keys)
+
+    class Slow(MemorySink):
+        def write(self, writes: Writes) -> Sequence[Rejection]:
+            assert gave_up.wait(10)
+            raise UnavailableError("it did not answer")
+
+    journal: Journal = []
+    mine = replace(parts(journal, Slow("search"), rows="ab"), builder=Waiting(journal, set("ab")))
+    with pytest.raises(UnavailableError, match="it did not answer") as told:
+        batch.delivered(mine, keys(), END)
+    assert told.value.sink == "search"
 
 
 def test_so_many_chunks_are_in_flight_and_no_more() -> None:

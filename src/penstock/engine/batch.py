@@ -287,20 +287,31 @@ def timed(items: Iterator[_T], stage: str, tally: Tally) -> Iterator[_T]:
 
 
 def in_flight(act: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
-    """Run `act` over the items, a few at a time, never holding more of them than that; results come as they are."""
+    """Run `act` over the items, a few at a time, never holding more of them than that; results come as they are.
+
+    Of several that fail, the one that names a sink is told: it may be what the others waited for.
+    """
     waiting = iter(items)
     first = list(itertools.islice(waiting, IN_FLIGHT))
     if len(first) < 2:
         yield from map(act, first)
         return
-    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="penstock-deliver") as pool:
-        running = {pool.submit(act, item) for item in first}
-        for item in waiting:
-            ended = set[Future[_R]]()
-            if len(running) == IN_FLIGHT:
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-            results = [one.result() for one in ended]
-            running.add(pool.submit(act, item))  # first, so that nothing idles while somebody looks at results
-            yield from results
-        for one in as_completed(running):
-            yield one.result()
+    flying = set[Future[_R]]()
+    try:
+        with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="penstock-deliver") as pool:
+            flying = running = {pool.submit(act, item) for item in first}
+            for item in waiting:
+                ended = set[Future[_R]]()
+                if len(running) == IN_FLIGHT:
+                    ended, running = wait(running, return_when=FIRST_COMPLETED)
+                results = [one.result() for one in ended]
+                running.add(pool.submit(act, item))  # first, so that nothing idles while somebody looks at results
+                flying = running
+                yield from results
+            for one in as_completed(running):
+                yield one.result()
+    except RetryableError as error:
+        told = [failure for one in flying if isinstance(failure := one.exception(), RetryableError) and failure.sink]
+        if error.sink or not told:
+            raise
+        raise told[0] from None

@@ -46,6 +46,7 @@ _SETTINGS: Mapping[str, str] = {
     # Compiling a statement takes longer than it saves on JSON that is put together from short texts.
     "jit": "off",
 }
+_IN_USE = "A slow sink holds them for as long as it takes documents. If it is none of that, raise max_connections."
 # Portions of rows that libpq hands over at a time: large enough that the calls do not count.
 _PORTION_ROWS = 256
 _ROWS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.TUPLES_CHUNK)
@@ -231,7 +232,7 @@ class Sessions:
                     self._open += 1
                     break
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise RetryableError(f"all {self._limit} connections are in use", hint="Raise max_connections.")
+                    raise RetryableError(f"all {self._limit} connections are in use", hint=_IN_USE)
         try:
             return Session(open_pgconn(self._settings, options=_SETTINGS))
         except BaseException:
