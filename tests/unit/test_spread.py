@@ -42,7 +42,7 @@ def resolved(mine: Parts, *batches: pa.RecordBatch) -> list[dict[str, object]]:
 @pytest.fixture(autouse=True)
 def nothing_opened() -> Iterator[None]:
     yield
-    spread._opened.cache_clear()
+    spread._opened.clear()
 
 
 def test_a_tasks_changes_are_settled_before_the_first_key() -> None:
@@ -150,3 +150,27 @@ def test_a_process_opens_a_deployments_parts_once() -> None:
         assert first is second
     with Opener(open_parts, (3,), "y").parts():
         assert opened == [1, 3]
+
+
+def test_a_process_keeps_the_parts_that_take_turns_and_closes_those_of_long_ago() -> None:
+    """Keys are resolved without a sink, written to all of them, and seeded into some; after a reindex, into others."""
+    told: list[str] = []
+
+    class Closed(MemorySink):
+        def close(self) -> None:
+            told.append(f"close {self.name}")
+
+    def opened(name: str) -> Parts:
+        told.append(f"open {name}")
+        return parts([], Closed(name))
+
+    def use(*names: str) -> None:
+        for name in names:
+            with Opener(opened, (name,), name).parts():
+                pass
+
+    use("resolve", "deliver", "seed", "resolve", "deliver", "seed")
+    assert told == ["open resolve", "open deliver", "open seed"]
+    told.clear()
+    use("seed 2", "resolve", "deliver 2")
+    assert told == ["open seed 2", "open deliver 2", "close deliver"]

@@ -218,8 +218,8 @@ def pipeline(
 
     By the `socket` (a path in a private folder) the reader tells when transactions were committed, and a batch of up to
     `direct.MAX_ROWS` changes takes the direct path, on one machine and on a cluster alike, unless all are to be
-    `spread`. On one machine no batch has more, but for a single transaction that does: tasks there would have no more
-    cores. On a cluster a backlog comes in batches as large as the reader has room for, and those are spread.
+    `spread`. On one machine no batch has more, and a transaction that does comes in several: tasks there would have no
+    more cores. On a cluster a backlog comes in batches as large as the reader has room for, and those are spread.
     The session is made here, after the environment that its processes inherit is complete.
     """
     from penstock.spark.direct import MAX_ROWS

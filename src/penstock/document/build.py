@@ -101,12 +101,8 @@ class PgDocumentBuilder:
         """What the schemas' tables are made of, as it was read."""
         return self._plan.catalog
 
-    def refresh(self) -> None:
-        """Read the catalog again at the next call."""
-        self._known = None
-
     def adopt(self, spec: SourceSpec) -> None:
-        """Serve these schemas from now on; what is under way ends by those before."""
+        """Serve these schemas from now on, by the catalog as it is then; what is under way ends by those before."""
         with self._lock:
             self._given, self._known = spec, None
 

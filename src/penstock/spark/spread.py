@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -54,23 +55,32 @@ class Opener:
     @contextmanager
     def parts(self) -> Iterator[Parts]:
         """The parts of this process; no connection to the database outlives the block."""
-        parts = _opened(self.token, self)
+        parts = _kept(self)
         try:
             yield parts
         finally:
             parts.builder.rest()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Opener) and self.token == other.token
 
-    def __hash__(self) -> int:
-        return hash(self.token)
+_opened: OrderedDict[str, Parts] = OrderedDict()
+# Three take turns: without a sink, with all, and with those that an index is seeded into; a few more where several are.
+_MOST_OPENED = 4
 
 
-@functools.lru_cache(maxsize=2)
-def _opened(token: str, opener: Opener) -> Parts:
-    parts = opener.open(*opener.arguments)
-    spare_the_collector()
+def _kept(opener: Opener) -> Parts:
+    """The parts of this process by their token; those that were not used for longest give way, and are closed.
+
+    A worker does one task at a time, so nobody uses them.
+    """
+    parts = _opened.pop(opener.token, None)
+    if parts is None:
+        parts = opener.open(*opener.arguments)
+        spare_the_collector()
+    _opened[opener.token] = parts
+    while len(_opened) > _MOST_OPENED:
+        _, left = _opened.popitem(last=False)
+        for sink in left.every_sink:
+            sink.close()
     return parts
 
 
