@@ -187,7 +187,10 @@ def test_what_was_open_when_the_slot_was_made_is_waited_for_once_and_by_the_next
         one.commit()
         _confirmed(fit)
         stepped.stop()
-        log_committed(stepped.folder / "state", Lsn(1))
+        ((confirmed,),) = stepped.database.execute(
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'stepped'"
+        )
+        log_committed(stepped.folder / "state", Lsn.parse(confirmed))
         assert _confirmed(stepped.prepare()), "the slot is read from, and nobody asks again"
 
 
