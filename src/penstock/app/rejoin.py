@@ -64,18 +64,19 @@ def refusal(deployment: Deployment, settings: ConnectionSettings, found: slot.Sl
     A run may be at work: what is compared is read in the order in which it can only have moved on.
     """
     state, name = Path(deployment.locate(deployment.state)), deployment.source.slot
-    read = logged(state / _CHECKPOINT)
+    folder = checkpoint.of(state)
+    read = logged(folder)
     if read is not None:
         with open_sql(settings) as connection:
             end = slot.wal_end(connection)
         try:
-            _require_same_server(settings, read, end, state / _CHECKPOINT)
+            _require_same_server(settings, read, end, folder)
         except PositionError as error:
             return error
     if not (state / "state.sqlite").exists():
         return why_unfit(found, read, name)
     with closing(State(state, only_read=True)) as opened:
-        return why_unfit(found, read, name) or lost_checkpoint(state / _CHECKPOINT, opened)
+        return why_unfit(found, read, name) or lost_checkpoint(folder, opened)
 
 
 def lost_checkpoint(folder: Path, state: State) -> PositionError | None:
