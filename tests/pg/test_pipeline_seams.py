@@ -373,6 +373,32 @@ def test_a_rollback_brings_the_former_generation_up_to_date_before_readers_see_i
     stepped.judge()
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends"])
+def test_a_rollback_that_a_truncate_crosses_brings_nothing_back_that_was_deleted(
+    stepped: Stepped, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """E84: also where the run ends before it is shown, and the next one knows of no outgoing generation; which stays
+    what a rollback goes back to."""
+    monkeypatch.setattr("penstock.app.reconcile.catch_up", lambda *_: None)
+    running = stepped.start()
+    rebuilt(stepped, running)
+    apply(running, *stepped.committed("DELETE FROM person WHERE id = 8", "public.person", "update", "8"))
+    running.succession.request("people", rollback=True)
+    running.succession.begin()
+    apply(running, *stepped.committed("TRUNCATE pet", "public.pet", "truncate"))
+    assert not running.plan.heirs.outgoing
+    if ends:
+        stepped.stop()
+        running = stepped.start(seeded=False)
+    stepped.seed(running)
+    stepped.judge()
+    running.succession.request("people", rollback=True)
+    running.succession.begin()
+    assert running.plan.heirs.outgoing
+    stepped.seed(running)
+    stepped.judge()
+
+
 def test_what_is_rejected_is_kept_before_its_batch_counts_and_replayed_as_it_is_by_then(
     stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:

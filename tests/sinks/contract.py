@@ -384,6 +384,23 @@ class SinkContract:
             assert sink.revive(target(source="system/1")), "the one that was left last is kept"
             assert not sink.revive(target(source="system/2", schema_hash="b"))
 
+    def test_a_generation_that_was_left_is_not_taken_up_by_itself(self, rig: Rig) -> None:
+        """E84: nor where a process ended between what it noted down of a rollback and its asking for that."""
+        with rig.sink(source="system/1") as sink:
+            put(sink, 3, {"x": 1, "stale": 1})
+            sink.flush()
+            sink.complete(INDEX, Lsn(3))
+        with rig.sink(source="system/2") as sink:
+            put(sink, 5, {"x": 2})
+            sink.flush()
+            sink.complete(INDEX, Lsn(5))
+        with rig.sink(source="system/1", beside=("system/2",)) as sink:
+            assert (sink.seeded(INDEX), rig.content()) == (None, {"x": 2})
+            put(sink, 6, {"x": 3})
+            sink.flush()
+            sink.complete(INDEX, Lsn(6))
+            assert rig.content() == {"x": 3}
+
     def test_a_schema_that_gains_fields_may_go_on_in_place(self, rig: Rig) -> None:
         """E84: readers see what they saw, and then more; it counts as complete when it was seeded again."""
         with rig.sink() as sink:

@@ -133,7 +133,7 @@ def kept_beside(
             found[name] = schema, bound_to(settings, deployment, schema)
         except ConfigError as error:
             log.warning("readers of %s see it as it stands until its successor is complete: %s", index, error.message)
-            lineage.forget(Role.OUTGOING, index)
+            lineage.retire(index)
     return found
 
 

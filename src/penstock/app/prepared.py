@@ -76,12 +76,10 @@ class Prepared:
         """The same without the outgoing generation of an index: readers have left it, or it cannot be kept."""
         name = self.origins.outgoing[index]
         self.state.release(self.state.quarantined(name))  # what it lacked matters no more, and nobody would build it
+        self.lineage.retire(index)
         if is_done:  # and so between two batches: nobody writes to it any more
-            self.lineage.retire(index)
             for sink in self.parts.sinks[name]:
                 sink.forget(name)
-        else:
-            self.lineage.forget(Role.OUTGOING, index)
         return self._dropping([name])
 
     def rebuilt(self, index: str, *, rollback: bool) -> Prepared:

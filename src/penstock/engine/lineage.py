@@ -103,7 +103,8 @@ class Lineage:
     def succeed(self, index: str, meant: Made, *, rollback: bool = False) -> None:
         """The index begins a generation; the one that was current is outgoing, unless there was one.
 
-        A rollback goes on in the epoch of the former one, and refuses the schema that it leaves.
+        A rollback goes on in the epoch of the former one, and refuses the schema that it leaves. What the former one
+        holds missed deletes: its seed sweeps, whatever becomes of the outgoing one meanwhile.
         """
         epoch = meant.epoch if rollback else secrets.token_hex(6)
         one = replace(meant, epoch=epoch)
@@ -115,10 +116,11 @@ class Lineage:
             ("INSERT OR IGNORE " + _COPY, [(Role.OUTGOING, index, Role.CURRENT)]),
             _put(Role.CURRENT, {index: one}),
             ("UPDATE kept SET identity = ?, epoch = ? WHERE name = ?", [(one.identity, epoch, index)]),
+            ("INSERT OR IGNORE INTO sweep VALUES (?)", [(index,)] if rollback else []),
         )
 
     def retire(self, index: str) -> None:
-        """Readers have left the outgoing generation: it is the former one now."""
+        """Readers have left the outgoing generation, or will leave it as it stands: it is the former one now."""
         self._state.write(_as(Role.FORMER, Role.OUTGOING, index), _forget(Role.OUTGOING, index))
 
     def forget(self, role: Role, index: str) -> None:

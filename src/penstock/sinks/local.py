@@ -297,17 +297,18 @@ class LocalSink:
     def _find(self, connection: sqlite3.Connection, target: Target) -> int | None:
         """The newest generation of the name, if it is of this schema and source; its texts are made to fit.
 
-        Newer ones that are beside it do not count, nor one that we began beside it, and are to leave again.
+        Newer ones that are beside it do not count, nor one that we began beside it, and are to leave again. One that
+        readers have left missed changes since.
         """
         begun = self._generations.get(target.index)
         left = begun.number if begun and target.source in begun.beside else None
         row = connection.execute(
-            "SELECT number, schema_hash, source, texts FROM generation WHERE number IS NOT ?"
+            f"SELECT number, schema_hash, source, texts, {sql.IS_LEFT} FROM generation WHERE number IS NOT ?"
             f" AND name = ? AND source NOT IN ({_listed(target.beside)}) ORDER BY number DESC LIMIT 1",
             [left, target.name],
         ).fetchone()
         known = (target.schema_hash, target.grown_from) if target.grown_from else (target.schema_hash,)
-        if row is None or row[1] not in known or row[2] != target.source:
+        if row is None or row[1] not in known or row[2] != target.source or row[4]:
             return None
         number, texts = int(row[0]), json.dumps(target.texts)
         if row[1] != target.schema_hash:  # its documents lack fields

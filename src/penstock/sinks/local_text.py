@@ -30,6 +30,7 @@ CREATE TABLE generation (
 _SAME = "name = (SELECT name FROM generation WHERE number = ?1)"
 LEFT_BEFORE = "NOT shown AND (seeded IS NULL OR NOT (SELECT shown FROM generation WHERE number = ?1))"
 """What goes when readers come to ?1; where they are there already, only what was never complete does."""
+IS_LEFT = "seeded IS NOT NULL AND NOT shown"
 COPY = (
     "INSERT INTO generation (name, schema_hash, source, texts, cleared)"
     " SELECT name, schema_hash, source, texts, cleared FROM generation WHERE number = ?"
