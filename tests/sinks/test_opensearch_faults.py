@@ -26,7 +26,7 @@ from penstock.model import Lsn
 from penstock.sinks.opensearch import OpenSearchSettings, OpenSearchSink
 from penstock.sinks.opensearch_http import Answer
 from tests.fixtures.opensearch import Node, Nodes
-from tests.fixtures.opensearch_faults import Faulty
+from tests.fixtures.opensearch_faults import Faulty, Seen, Told
 from tests.fixtures.tls import Certificates
 from tests.fixtures.waiting import wait_until
 from tests.sinks.contract import INDEX, Content, document, put, target
@@ -216,6 +216,68 @@ def test_what_was_written_survives_the_servers_kill_9(crowded: Node) -> None:
     sink.close()
     found = {id: json.loads(body)["n"] for id, body in read(crowded, INDEX).items()}
     assert {str(n) for n in written} <= set(found)
+
+
+MISSING = {"error": {"type": "search_phase_execution_exception", "root_cause": [{}], "reason": "all shards failed"}}
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("/_refresh", (200, {"_shards": {"failed": 1}})),
+        ("/_search?", (200, {"_shards": {"failed": 1}, "hits": {"hits": []}})),
+        ("/_search/scroll", (200, {"_shards": {"failed": 1}, "hits": {"hits": []}})),
+        ("/_search/scroll", (200, {"timed_out": True, "hits": {"hits": []}})),
+        ("/_search/scroll", (404, MISSING)),
+    ],
+    ids=["refresh", "first page", "later page", "out of time", "out of context"],
+)
+def test_a_part_of_an_index_is_not_taken_for_all_of_it(
+    node: Node,
+    faulty: Callable[..., Faulty],
+    opened: Opened,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    said: tuple[int, dict[str, Any]],
+) -> None:
+    """E52, E84: a server answers 200 for those of its shards that answered it; a clear or a comparison needs all."""
+    monkeypatch.setattr("penstock.sinks.opensearch_indexes._PAGE", 1)
+    between = faulty()
+    sink = opened(between.url)
+    put(sink, 5, {"a": 1, "b": 2, "c": 3})
+    faults = [said] * 2
+
+    def retell(request: Seen, told: Told) -> Told:
+        if at not in request.path or request.method != "POST" or not faults:
+            return told
+        status, changed = faults.pop()
+        return status, {**told[1], **changed}
+
+    between.retell = retell
+    with pytest.raises(UnavailableError):
+        list(sink.scan(INDEX))
+    with pytest.raises(UnavailableError):
+        sink.clear(INDEX, Lsn(6))
+    sink.clear(INDEX, Lsn(6))
+    assert (content(node), list(sink.scan(INDEX))) == ({}, [])
+
+
+def test_a_clear_goes_on_until_nothing_is_found(node: Node, faulty: Callable[..., Faulty], opened: Opened) -> None:
+    """E52: a copy that lagged behind when it was asked shows what it missed to the next look."""
+    between = faulty()
+    sink = opened(between.url)
+    put(sink, 5, {"a": 1, "b": 2, "c": 3})
+    lagging = [True]
+
+    def retell(request: Seen, told: Told) -> Told:
+        if "/_search?" in request.path and lagging:
+            lagging.pop()
+            told[1]["hits"]["hits"].pop()
+        return told
+
+    between.retell = retell
+    sink.clear(INDEX, Lsn(6))
+    assert content(node) == {}
 
 
 def test_a_413_is_halved_in_order(node: Node, faulty: Callable[..., Faulty], opened: Opened) -> None:

@@ -149,13 +149,21 @@ class OpenSearchSink:
                     raise
 
     def clear(self, index: str, version: Lsn) -> None:
-        """Turn away every write below the version from now on, then delete what is not above it."""
+        """Turn away every write below the version from now on, then delete what is not above it, until none is left."""
         with self._current(index) as one:
             one = self._keep(index, self._indexes.fence(one, version))
+        while self._delete(index, one, version):
+            pass
+
+    def _delete(self, index: str, one: Generation, version: Lsn) -> int:
+        """Delete what is found, which an older look of some copy may not tell in full; how much that was."""
+        count = 0
         for ids in self._indexes.ids(one, version):
             rejections = self.write(Writes(version, Documents(index, ids, [None] * len(ids))))
             if rejections:
                 raise BugError(f"a delete was rejected: {rejections[0].reason}")
+            count += len(ids)
+        return count
 
     @property
     def exact(self) -> bool:

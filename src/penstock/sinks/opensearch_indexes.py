@@ -21,6 +21,7 @@ from penstock.sinks.opensearch_http import Answer, Http
 _LENIENT = "ignore_unavailable=true&allow_no_indices=true&expand_wildcards=all"
 _PAGE = 5000  # ids at once, while an index is cleared
 _SCROLL = "5m"
+_MORE = "/_search/scroll"
 
 
 class Indexes:
@@ -74,14 +75,14 @@ class Indexes:
 
     def refresh(self, one: Generation) -> None:
         """Let what was written be found."""
-        self._good(self._http.call("POST", f"/{_path(one.physical)}/_refresh"), f"refreshing {one.physical}")
+        answer = self._good(self._http.call("POST", f"/{_path(one.physical)}/_refresh"), f"refreshing {one.physical}")
+        self._require_whole(answer, f"{one.physical} was not refreshed")
 
     def sync(self, one: Generation) -> None:
         """Bring to disk what the server has answered for without."""
         path = f"/{_path(one.physical)}/_flush?wait_if_ongoing=true"
         answer = self._good(self._http.call("POST", path), f"flushing {one.physical}")
-        if answer.get("_shards", {}).get("failed"):
-            raise self._http.down(f"{one.physical} was not flushed on every shard")
+        self._require_whole(answer, f"{one.physical} was not flushed")
 
     def show(self, one: Generation) -> None:
         """Let readers see this generation and no other, in one step."""
@@ -124,18 +125,30 @@ class Indexes:
         return self.remember(one.remembering(clearing=False))
 
     def ids(self, one: Generation, upto: Lsn) -> Iterator[list[str]]:
-        """The ids of the documents of versions not above `upto`, page by page."""
+        """The ids of the documents of versions not above `upto`, page by page: of all shards, or an error."""
         self.refresh(one)
         query = {"size": _PAGE, "sort": ["_doc"], "_source": False, "version": True}
-        path = f"/{_path(one.physical)}/_search?scroll={_SCROLL}"
-        page = self._good(self._http.call("POST", path, query), f"reading {one.physical}")
+        path = f"/{_path(one.physical)}/_search?scroll={_SCROLL}&allow_partial_search_results=false"
+        page = self._page(one, path, query)
         try:
             while hits := page["hits"]["hits"]:
                 yield [hit["_id"] for hit in hits if hit["_version"] <= upto]
-                more = {"scroll": _SCROLL, "scroll_id": page["_scroll_id"]}
-                page = self._good(self._http.call("POST", "/_search/scroll", more), f"reading {one.physical}")
+                page = self._page(one, _MORE, {"scroll": _SCROLL, "scroll_id": page["_scroll_id"]})
         finally:
-            self._http.call("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
+            self._http.call("DELETE", _MORE, {"scroll_id": [page["_scroll_id"]]})
+
+    def _page(self, one: Generation, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        answer = self._http.call("POST", path, query)
+        if answer.status == 404 and path == _MORE:
+            raise self._http.down(f"{one.physical} was not read to its end: the server has dropped the search")
+        page = self._good(answer, f"reading {one.physical}")
+        self._require_whole(page, f"{one.physical} was not read")
+        return page
+
+    def _require_whole(self, answer: Mapping[str, Any], what: str) -> None:
+        """A server answers 200, and with what it has, where some of the shards do not answer it, or not in time."""
+        if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
+            raise self._http.down(f"{what} on every shard")
 
     def read(self, one: Generation, ids: Sequence[str]) -> dict[str, Held]:
         """The documents of a few ids, those that are there."""
