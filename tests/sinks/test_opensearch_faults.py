@@ -262,6 +262,24 @@ def test_a_part_of_an_index_is_not_taken_for_all_of_it(
     assert (content(node), list(sink.scan(INDEX))) == ({}, [])
 
 
+def test_a_document_that_could_not_be_asked_for_is_not_one_that_is_not_there(
+    faulty: Callable[..., Faulty], opened: Opened
+) -> None:
+    """E84: single documents of an answer of 200 may be errors; who compares would take them for lost ones."""
+    between = faulty()
+    sink = opened(between.url)
+    put(sink, 5, {"a": 1, "b": 2})
+    error = {"type": "no_shard_available_action_exception", "reason": "a secret"}
+    between.retell = lambda request, told: (
+        (200, {"docs": [told[1]["docs"][0], {"_index": INDEX, "_id": "b", "error": error}]})
+        if "/_mget" in request.path
+        else told
+    )
+    with pytest.raises(UnavailableError, match="no_shard_available_action_exception") as down:
+        sink.look(INDEX, ["a", "b"])
+    assert "secret" not in str(down.value)
+
+
 def test_a_clear_goes_on_until_nothing_is_found(node: Node, faulty: Callable[..., Faulty], opened: Opened) -> None:
     """E52: a copy that lagged behind when it was asked shows what it missed to the next look."""
     between = faulty()

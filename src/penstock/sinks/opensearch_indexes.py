@@ -160,7 +160,7 @@ class Indexes:
             )
         if answer.status >= 300:  # the server's words are left out: they may quote a document
             raise OperatorError(f"sink {self._sink}: reading {one.physical} was answered {answer.status} {answer.kind}")
-        return opensearch_look.read(answer.body)
+        return opensearch_look.read(answer.body, self._http.down)
 
     def check_pipeline(self, pipeline: str) -> None:
         """Without its pipeline every document would be rejected: that is not the documents' fault."""

@@ -7,7 +7,7 @@ written again); its version is the one it was written with. Deliberately not: to
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.contracts import Held
@@ -24,8 +24,8 @@ def question(ids: Sequence[str]) -> dict[str, Any]:
     return {"ids": list(ids)}
 
 
-def read(body: bytes) -> dict[str, Held]:
-    """The documents that were found.
+def read(body: bytes, down: Callable[[str], Exception]) -> dict[str, Held]:
+    """The documents that were found; what `down` makes of it is raised where one could not be asked for.
 
     The key `_source` stands where it is looked for and nowhere else: inside a string its quotes would be escaped, and
     what a document itself holds is stepped over.
@@ -33,6 +33,8 @@ def read(body: bytes) -> dict[str, Held]:
     text = body.decode()
     held, at = {}, 0
     for found in json.loads(text)["docs"]:
+        if error := found.get("error"):  # its words are left out: they may quote a document
+            raise down(f"a document could not be read ({error['type']})")
         if found.get("found"):
             begin = text.index(_SOURCE, at) + len(_SOURCE)
             at = _decoder.raw_decode(text, begin)[1]
