@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.fixtures.documents.arena",
     "tests.fixtures.stories",
     "tests.fixtures.pipelines",
+    "tests.fixtures.stepped",
     "tests.fixtures.crashes",
     "tests.fixtures.browsers",
     "tests.fixtures.results",

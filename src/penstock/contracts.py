@@ -355,6 +355,24 @@ class ReadableSink(Sink, Protocol):
         """
 
 
+@runtime_checkable
+class StampedSink(Sink, Protocol):
+    """A sink that may be put back from a copy of its files: all that it remembers of itself comes back with them.
+
+    So it is given a stamp again and again, and one that comes with a former stamp missed what was written since.
+    """
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else can write to it now, whoever believes to be the one who should."""
+
+    def stamp(self, index: str) -> str:
+        """The stamp that the index has; nothing where it was never given one."""
+
+    def restamp(self, stamp: str) -> None:
+        """Give every open index, and each generation begun from now on, this stamp; durable on return."""
+
+
 ConnectorError = PenstockError
 """What every failure of a reference table's source is; which one it is says who has to act."""
 

@@ -7,26 +7,22 @@ applied when the test says so, as often as it says.
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyarrow.dataset import dataset as parquet_dataset
 
 from penstock.app import prepared as app_prepared
-from penstock.app.prepared import Prepared
 from penstock.app.quarantine import answer
 from penstock.app.reconcile import Job
-from penstock.app.running import _confirmed, pipeline, prepare
-from penstock.config.file import read_deployment
+from penstock.app.running import _confirmed
 from penstock.contracts import Documents, Rejection, Target, Writes
 from penstock.engine import batch
 from penstock.engine.marks import Marks
@@ -35,133 +31,16 @@ from penstock.errors import OperatorError, RetryableError, UnavailableError
 from penstock.model import Lsn
 from penstock.postgres.claim import Claim
 from penstock.postgres.connection import resolve
-from penstock.postgres.keys import SCHEMA
 from penstock.spark import seeds
 from penstock.spark.direct import Fetched
 from penstock.spark.pipeline import Pipeline
-from tests.fixtures.databases import Database
+from tests.fixtures.stepped import MORE, PEOPLE, Stepped, apply
 from tests.fixtures.waiting import wait_until
 
-TABLES = """
-CREATE TABLE person (id int PRIMARY KEY, name text) PARTITION BY RANGE (id);
-CREATE TABLE young PARTITION OF person FOR VALUES FROM (0) TO (1000);
-CREATE TABLE old PARTITION OF person FOR VALUES FROM (1000) TO (9000);
-CREATE TABLE pet (id int PRIMARY KEY, person_id int, name text);
-CREATE INDEX ON pet (person_id);
-INSERT INTO person SELECT n, 'n' || n FROM generate_series(1, 3000) n;
-INSERT INTO pet VALUES (1, 1500, 'Rex')
-"""
-PEOPLE = """
-version: 1
-table: person
-fields:
-  - text: name
-  - {has_many: pets, table: pet, foreign_key: person_id, fields: [{keyword: name}]}
-"""
 CLAIMED = "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE l.locktype = 'advisory'" + (
     " AND d.datname = current_database()"
 )
 PATIENCE_S = 30.0
-
-
-class Stepped:
-    """A deployment into a local sink, worked on step by step."""
-
-    def __init__(self, database: Database, folder: Path) -> None:
-        self.database, self.folder = database, folder
-        self._prepared: list[Prepared] = []
-        self.write(PEOPLE)
-
-    @property
-    def prepared(self) -> Prepared:
-        """What the last start began with."""
-        return self._prepared[-1]
-
-    def write(self, schema: str, on_error: str = "stop") -> None:
-        """The deployment's files."""
-        (self.folder / "people.schema.yml").write_text(schema)
-        lines = [
-            'state = "state"',
-            f'on_error = "{on_error}"',
-            "[source]",
-            'type = "postgres"',
-            f'connection_url = "{self.database.url}"',
-        ]
-        lines += ['slot = "stepped"', 'publication = "stepped"', "manage_replica_identity = true"]
-        lines += ["[sinks.local]", 'type = "local"', 'path = "local.db"']
-        lines += ["[[index]]", 'name = "people"', 'schema = "people.schema.yml"']
-        (self.folder / "penstock.toml").write_text("\n".join(lines))
-
-    def prepare(self) -> Prepared:
-        """As a run begins, up to where its slot is made."""
-        self._prepared.append(prepare(read_deployment(self.folder / "penstock.toml")))
-        if not self.database.execute("SELECT FROM pg_replication_slots WHERE slot_name = 'stepped'"):
-            self.database.execute("SELECT pg_create_logical_replication_slot('stepped', 'pgoutput')")
-        return self.prepared
-
-    def start(self, *, seeded: bool = True) -> Pipeline:
-        """As a run begins; with every index seeded, or without."""
-        found = pipeline(self.prepare(), lambda: None, "")  # type: ignore[arg-type, return-value]
-        if seeded:
-            self.seed(found)
-        return found
-
-    def seed(self, pipeline: Pipeline) -> None:
-        """Everything that has to be."""
-        for index in pipeline.plan.seeds:
-            pipeline._seeder._ensure(index)
-        for index in pipeline.plan.parts.indexes:
-            while pipeline._seeder._seed(index):
-                pass
-
-    def stop(self) -> None:
-        """As a run ends."""
-        for prepared in self._prepared:
-            prepared.close()
-        self._prepared.clear()
-
-    def committed(self, statement: str, table: str, op: str, key: str = "0") -> tuple[pa.RecordBatch, Lsn]:
-        """The batch of one transaction with one change, and its end."""
-        with psycopg.connect(self.database.url) as connection:
-            ((xid,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchall()
-            connection.execute(statement.encode())
-        ((text,),) = self.database.execute("SELECT pg_current_wal_flush_lsn()::text")
-        end = Lsn.parse(text)
-        new = None if op == "truncate" else [("id", key)]
-        row = {"table": table, "op": op, "new": new, "old": None, "xid": xid, "_commit_lsn": int(end), "_seq": 0}
-        return pa.RecordBatch.from_pylist([row], schema=SCHEMA), end
-
-    def held(self) -> dict[str, Any]:
-        """What readers see."""
-        with closing(sqlite3.connect(f"file:{self.folder / 'local.db'}?mode=ro", uri=True)) as file:
-            shown = file.execute("SELECT number FROM generation WHERE name = 'people' AND shown").fetchall()
-            rows = file.execute(f"SELECT id, body FROM documents_{shown[0][0]} WHERE body IS NOT NULL") if shown else ()
-            return {id: json.loads(body) for id, body in rows}
-
-    def judge(self) -> None:
-        """Readers see what the database has."""
-        ((pets,),) = self.database.execute("SELECT count(*) FROM pet JOIN person ON person.id = person_id")
-        names = dict(self.database.execute("SELECT id::text, name FROM person"))
-        found = self.held()
-        assert {id: body["name"] for id, body in found.items()} == names
-        assert sum(len(body["pets"]) for body in found.values()) == pets
-
-
-@pytest.fixture
-def stepped(db18: Database, tmp_path: Path) -> Iterator[Stepped]:
-    db18.execute(TABLES)
-    found = Stepped(db18, tmp_path)
-    yield found
-    found.stop()
-    db18.execute("SELECT pg_drop_replication_slot('stepped')")
-
-
-def apply(pipeline: Pipeline, changes: pa.RecordBatch, end: Lsn) -> None:
-    """A batch, to the moment before Spark is told."""
-    parts = replace(pipeline.plan.parts, seeding=frozenset(), aside=frozenset())
-    batch.apply(parts, changes, end, pipeline._truncated)
-    pipeline._give_up_outgoing()
-    pipeline.report.end = end
 
 
 def test_what_was_open_when_the_slot_was_made_is_waited_for_once_and_by_the_next_run_too(stepped: Stepped) -> None:
@@ -564,9 +443,8 @@ def test_a_folder_that_cannot_be_written_to_for_a_while_holds_the_batch_and_lose
     stepped: Stepped, sink: str
 ) -> None:
     """E86, E89: whichever sink it is of, the batch fails as often as it is tried, and then is in all of them, once."""
-    more = '[sinks.lake]\ntype = "delta"\npath = "lake"\n[sinks.history]\ntype = "parquet"\npath = "history"\n'
     file = stepped.folder / "penstock.toml"
-    file.write_text(file.read_text().replace("[[index]]", f"{more}[[index]]"))
+    file.write_text(file.read_text().replace("[[index]]", f"{MORE}[[index]]"))
     running = stepped.start()
     place, aside = stepped.folder / sink / "people", stepped.folder / "aside"
     changes = stepped.committed("UPDATE person SET name = 'new' WHERE id = 7", "public.person", "update", "7")

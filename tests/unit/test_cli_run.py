@@ -47,7 +47,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         deployment: Any = SimpleNamespace(
             source=source, prefix="", enabled=[], state=".penstock", locate=lambda path: str(tmp_path / path)
         )
-        prepared = SimpleNamespace(close=lambda: None, settings="where", deployment=deployment)
+        prepared = SimpleNamespace(end=lambda: None, settings="where", deployment=deployment)
         monkeypatch.setattr("penstock.app.running.prepare", lambda *_: prepared)
         watching: Any = SimpleNamespace(page="", attach=lambda *_: {}, pause=None, close=lambda: None)
         return command._run(deployment, watching, ("local[*]", {}), False)

@@ -56,6 +56,8 @@ SIGNATURES = {
         "Sink.close": "(self) -> None",
         "SharedSink.join": "(self, target: Target, generation: str) -> None",
         "ReadableSink.look": "(self, index: str, ids: Sequence[str]) -> Mapping[str, Held]",
+        "StampedSink.stamp": "(self, index: str) -> str",
+        "StampedSink.restamp": "(self, stamp: str) -> None",
         "ReadableSink.scan": "(self, index: str) -> Iterator[list[str]]",
         "ReferenceTableSource.poll_snapshot": "(self) -> pa.RecordBatch | None",
         "ReferenceTableSource.is_snapshot_complete": "(self) -> bool",

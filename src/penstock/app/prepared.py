@@ -18,7 +18,7 @@ from penstock.app.generations import bound_to, extended, schema_of
 from penstock.app.origins import Origins, is_outgoing, outgoing_name
 from penstock.app.parts import open_indexes, open_sink, revive
 from penstock.config.deployment import StdoutSink
-from penstock.contracts import Sink
+from penstock.contracts import Sink, StampedSink
 from penstock.document.spec import SourceSpec
 from penstock.engine.batch import Parts
 from penstock.engine.lineage import Lineage, Made, Role
@@ -152,6 +152,7 @@ class Prepared:
 
     def joining(self, sink: Sink) -> Prepared:
         """The same with a sink that was away, which is noted down first: from now on it misses nothing."""
+        self._stamp(sink)
         self.lineage.attach(sink.name)
         held = self.parts.sinks.items()
         return self._with({index: list(sinks) if is_outgoing(index) else [*sinks, sink] for index, sinks in held})
@@ -176,25 +177,40 @@ class Prepared:
     def proven(self) -> Prepared:
         """The same, where each sink is the one that the last run wrote to; what another one holds missed changes.
 
-        A sink of that name that lies elsewhere now, or was put back from a copy, makes new generations.
+        A sink of that name that lies elsewhere now, or was put back from a copy, makes new generations. Each is stamped
+        then, so that a copy from before is told next time.
         """
         others = [sink.name for sink in self.parts.every_sink if self._is_another(sink)]
-        if not others:
-            return self
-        log.warning("what sink %s holds is not what was written last: it is seeded", ", ".join(others))
-        self.lineage.mistrust(others)
-        return dataclasses.replace(
-            self, origins=dataclasses.replace(self.origins, marks=self.lineage.marks())
-        ).reopened()
+        fit = self
+        if others:
+            log.warning("what sink %s holds is not what was written last: it is seeded", ", ".join(others))
+            self.lineage.mistrust(others)
+            marked = dataclasses.replace(self.origins, marks=self.lineage.marks())
+            fit = dataclasses.replace(self, origins=marked).reopened()
+        self.claim.require()
+        for sink in fit.parts.every_sink:
+            self._stamp(sink)
+        return fit
+
+    def _stamp(self, sink: Sink) -> None:
+        """Give it another stamp, in an order in which the next start knows it whenever the process ends."""
+        if isinstance(sink, StampedSink):
+            sink.restamp(self.lineage.coming_stamp(sink.name))
+            self.lineage.note_stamped(sink.name)
 
     def _is_another(self, sink: Sink) -> bool:
-        """Whether it has none of the generations that were written to, or a complete one in place of one.
+        """Whether it has a former stamp, none of the generations written to, or a complete one in place of one.
 
         One index of several that is gone was removed by hand, and is seeded for that alone.
         """
         before, now = self.lineage.written(), self._written()
         kept = {one: now[one] for one in now if one[1] == sink.name and one in before and before[one][0] == now[one][0]}
         gone = [index for (index, name), what in kept.items() if what != before[index, name]]
+        stamps = self.lineage.stamps().get(sink.name)
+        if stamps and isinstance(sink, StampedSink):
+            there = [index for index, _ in kept if index not in gone]
+            if any(sink.stamp(index) not in stamps for index in there):
+                return True
         return bool(gone) and (len(gone) == len(kept) or any(sink.seeded(index) is not None for index in gone))
 
     def note_written(self) -> None:
@@ -247,3 +263,11 @@ class Prepared:
         self.builder.close()
         self.claim.close()
         self.state.close()
+
+    def end(self) -> None:
+        """Close at the end of a run; sinks that are nobody else's are stamped, for they may have been copied."""
+        for sink in self.parts.every_sink:
+            with contextlib.suppress(PenstockError):
+                if isinstance(sink, StampedSink) and sink.alone:
+                    self._stamp(sink)
+        self.close()

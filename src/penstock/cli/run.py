@@ -76,7 +76,7 @@ def _run(deployment: Deployment, watching: Watching, spark: tuple[str, dict[str,
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             watching.close()
-            prepared.close()
+            prepared.end()
     _tell_what_stays(deployment)
     return 0
 

@@ -149,6 +149,22 @@ class Lineage:
                 ("DELETE FROM written WHERE ?", [(1,)]), ("INSERT INTO written VALUES (?, ?, ?, ?)", rows)
             )
 
+    def stamps(self) -> dict[str, frozenset[str]]:
+        """For each sink that was ever stamped by name, what its stamp may be: the last, or the one that was coming."""
+        rows = self._state.read("SELECT sink, stamp, coming FROM stamped WHERE stamp IS NOT NULL")
+        return {sink: frozenset({stamp, coming} - {None}) for sink, stamp, coming in rows}
+
+    def coming_stamp(self, sink: str) -> str:
+        """The stamp that the sink is to be given now; the same again where it may have it already, in part."""
+        sql = "INSERT INTO stamped (sink, coming) VALUES (?, ?) ON CONFLICT (sink) DO UPDATE"
+        self._state.write((f"{sql} SET coming = coalesce(coming, excluded.coming)", [(sink, secrets.token_hex(8))]))
+        ((coming,),) = self._state.read("SELECT coming FROM stamped WHERE sink = ?", sink)
+        return str(coming)
+
+    def note_stamped(self, sink: str) -> None:
+        """It has the stamp that was coming, and no other one counts any more."""
+        self._state.write(("UPDATE stamped SET stamp = coming, coming = NULL WHERE sink = ?", [(sink,)]))
+
     def attach(self, sink: str) -> None:
         """It is written to from now on, and has to be seeded."""
         self._state.write(("UPDATE detached SET away = 0 WHERE sink = ?", [(sink,)]))

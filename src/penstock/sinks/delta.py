@@ -31,7 +31,7 @@ from penstock.sinks.delta_table import DocumentTable, GoneError, Merging, Row, f
 from penstock.sinks.local_file import WriterLock
 
 if TYPE_CHECKING:
-    from penstock.contracts import ReadableSink
+    from penstock.contracts import ReadableSink, StampedSink
 
 # A week: far longer than a write can be late.
 TOMBSTONE_S = 7 * 86400
@@ -97,6 +97,7 @@ class DeltaSink:
         self._lock = threading.RLock()
         self._writer_lock: WriterLock | None = None
         self._indexes: dict[str, _Index] = {}
+        self._stamp = ""
         self._is_closed = False
 
     def open(self, target: Target) -> None:
@@ -143,7 +144,7 @@ class DeltaSink:
 
     def _begin(self, target: Target, readers: DocumentTable | None, seen: Memory | None) -> None:
         """A new generation; the one that readers see is remembered where it is kept beside it."""
-        memory = begin(target, int(self._clock()))
+        memory = begin(target, int(self._clock()), self._stamp)
         properties = memory.written()
         if seen and seen.seeded and seen.source in target.beside:
             properties |= seen.written(OUTGOING)
@@ -248,6 +249,26 @@ class DeltaSink:
         with self._lock:
             portions = self._known(index).table.ids()
         yield from portions
+
+    @property
+    def alone(self) -> bool:
+        """On a path of this machine, as long as it is open: there is a lock."""
+        with self._lock:
+            return self._writer_lock is not None
+
+    def stamp(self, index: str) -> str:
+        """That of the index's generation."""
+        with self._lock:
+            return self._known(index).memory.stamp
+
+    def restamp(self, stamp: str) -> None:
+        """A commit for each index, to the table that remembers."""
+        with self._lock:
+            self._require_open()
+            self._stamp = stamp
+            for one in self._indexes.values():
+                if one.role == PROPERTY:
+                    self._remember(one, replace(one.memory, stamp=stamp))
 
     def forget(self, index: str) -> None:
         """Its tables, which hold their logs; what waits to be merged is merged first, where its table is there."""
@@ -358,3 +379,4 @@ def _seen(readers: DocumentTable | None, memory: Memory | None, outgoing: Memory
 
 if TYPE_CHECKING:
     _as_sink: type[ReadableSink] = DeltaSink
+    _as_stamped_sink: type[StampedSink] = DeltaSink

@@ -38,6 +38,8 @@ class Memory:
     shown: bool = False
     purge_upto: Lsn = Lsn.ZERO
     purge_s: int = 0
+    stamp: str = ""
+    """What tells the table from a copy of it that was made before."""
 
     @property
     def application(self) -> str:
@@ -66,9 +68,10 @@ class Memory:
         return {name: json.dumps({"format": FORMAT, **asdict(self), **lsns})}
 
 
-def begin(target: Target, now_s: int) -> Memory:
+def begin(target: Target, now_s: int, stamp: str = "") -> Memory:
     """The memory of a generation that nobody has written to."""
-    return Memory(target.name, target.schema_hash, target.source, secrets.token_hex(6), purge_s=now_s)
+    token = secrets.token_hex(6)
+    return Memory(target.name, target.schema_hash, target.source, token, purge_s=now_s, stamp=stamp)
 
 
 def read(properties: Mapping[str, str], place: str, name: str = PROPERTY) -> Memory | None:

@@ -26,7 +26,7 @@ from penstock.sinks import local_text as sql
 from penstock.sinks.local_file import WriterLock, open_reader, open_writer, translated
 
 if TYPE_CHECKING:
-    from penstock.contracts import ReadableSink
+    from penstock.contracts import ReadableSink, StampedSink
 
 # A week: far longer than a write can be late.
 TOMBSTONE_S = 7 * 86400
@@ -77,6 +77,7 @@ class LocalSink:
         self._waiting: dict[str, list[Writes | Lsn]] = {}  # of each index, the writes and clears that are not committed
         self._waiting_bytes = 0
         self._purged_at = clock()  # of each index, its opening sees to those from before
+        self._stamp = ""
         self._torn: dict[str, str] = {}  # indexes whose writes went with a failed transaction, and their generations
 
     def open(self, target: Target) -> None:
@@ -239,6 +240,31 @@ class LocalSink:
             last = rows[-1][0]
             yield [id for (id,) in rows]
 
+    @property
+    def alone(self) -> bool:
+        """As long as the file is open: its lock is the system's."""
+        with self._lock:
+            return self._writer_lock is not None
+
+    def stamp(self, index: str) -> str:
+        """That of the index's name in the file."""
+        with self._working() as connection:
+            number = self._generation(index).number
+            if not connection.execute(sql.IS_STAMPED).fetchone():
+                return ""
+            found = connection.execute(sql.STAMPED, [number]).fetchone()
+            return str(found[0]) if found else ""
+
+    def restamp(self, stamp: str) -> None:
+        """In one commit; what waits for a flush is committed with it."""
+        with self._working() as connection:
+            self._begin(connection)
+            connection.execute(sql.STAMPS)
+            rows = [(stamp, one.number) for one in self._generations.values()]
+            connection.executemany(f"INSERT OR REPLACE {sql.STAMP}", rows)
+            self._commit()
+            self._stamp = stamp
+
     def forget(self, index: str) -> None:
         """What waits for a flush of it is flushed all the same."""
         with self._lock:
@@ -268,6 +294,8 @@ class LocalSink:
             self._connect()
             with self._working() as connection:
                 self._begin(connection)
+                connection.execute(sql.STAMPS)
+                connection.execute("DELETE FROM stamp WHERE name = ?", [name])
                 removed = connection.execute("DELETE FROM generation WHERE name = ? RETURNING number", [name])
                 for (number,) in removed.fetchall():
                     _run(connection, sql.drop(number))
@@ -327,6 +355,9 @@ class LocalSink:
         ).lastrowid
         assert number is not None
         _run(connection, sql.make(number, target.texts))
+        if self._stamp:  # the file may have been removed while we run
+            connection.execute(sql.STAMPS)
+            connection.execute(f"INSERT OR IGNORE {sql.STAMP}", [self._stamp, number])
         which = f"seeded IS NULL AND NOT shown AND source NOT IN ({_listed(target.beside)})"
         self._remove_others(connection, number, which)
         return number
@@ -446,3 +477,4 @@ def _run(connection: sqlite3.Connection, statements: Iterable[str], values: Mapp
 
 if TYPE_CHECKING:
     _as_sink: type[ReadableSink] = LocalSink
+    _as_stamped_sink: type[StampedSink] = LocalSink

@@ -30,6 +30,12 @@ CREATE TABLE generation (
 _SAME = "name = (SELECT name FROM generation WHERE number = ?1)"
 LEFT_BEFORE = "NOT shown AND (seeded IS NULL OR NOT (SELECT shown FROM generation WHERE number = ?1))"
 """What goes when readers come to ?1; where they are there already, only what was never complete does."""
+STAMPS = "CREATE TABLE IF NOT EXISTS stamp (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+"""By the readers' name of an index; a file that was never stamped has not even the table."""
+STAMP = "INTO stamp SELECT name, ? FROM generation WHERE number = ?"
+STAMPED = "SELECT value FROM stamp JOIN generation USING (name) WHERE number = ?"
+IS_STAMPED = "SELECT 1 FROM sqlite_master WHERE name = 'stamp'"
+
 IS_LEFT = "seeded IS NOT NULL AND NOT shown"
 COPY = (
     "INSERT INTO generation (name, schema_hash, source, texts, cleared)"

@@ -27,7 +27,7 @@ from penstock.sinks.local_file import WriterLock
 from penstock.sinks.parquet_folder import Folder, Memory, located, translated
 
 if TYPE_CHECKING:
-    from penstock.contracts import Sink
+    from penstock.contracts import StampedSink
 
 SCHEMA = pa.schema(
     [
@@ -104,6 +104,7 @@ class ParquetSink:
         self._lock = threading.RLock()
         self._writer_lock: WriterLock | None = None
         self._logs: dict[str, _Log] = {}
+        self._stamp = ""
         self._is_closed = False
 
     def open(self, target: Target) -> None:
@@ -121,7 +122,7 @@ class ParquetSink:
             memory = folder.remembered()
             if memory is None or not memory.fits(target) or not _is_there(memory, generation):
                 last = max(generation, memory.generation if memory else 0)
-                memory = Memory(target.schema_hash, target.source, last + 1)
+                memory = Memory(target.schema_hash, target.source, last + 1, stamp=self._stamp)
                 folder.remember(memory)
             self._logs[target.index] = _Log(target.name, folder, memory, seq)
 
@@ -187,6 +188,27 @@ class ParquetSink:
         with self._lock:
             self._known(index).add(None, version, "clear")
 
+    @property
+    def alone(self) -> bool:
+        """On a path of this machine, as long as it is open: there is a lock."""
+        with self._lock:
+            return self._writer_lock is not None
+
+    def stamp(self, index: str) -> str:
+        """That of the index's generation."""
+        with self._lock:
+            return self._known(index).memory.stamp
+
+    def restamp(self, stamp: str) -> None:
+        """In the memory of each index."""
+        with self._lock:
+            self._require_open()
+            self._stamp = stamp
+            for log in self._logs.values():
+                memory = replace(log.memory, stamp=stamp)
+                log.folder.remember(memory)
+                log.memory = memory
+
     def forget(self, index: str) -> None:
         """What waits is written first."""
         with self._lock:
@@ -238,4 +260,4 @@ def _is_there(memory: Memory, generation: int) -> bool:
 
 
 if TYPE_CHECKING:
-    _as_sink: type[Sink] = ParquetSink
+    _as_sink: type[StampedSink] = ParquetSink

@@ -42,6 +42,8 @@ class Memory:
     seeded: Lsn | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(6))
     """Tells it from a generation of the same number in a folder that was removed."""
+    stamp: str = ""
+    """What tells the folder from a copy of it that was made before."""
 
     def fits(self, target: Target) -> bool:
         """Whether it may be gone on with."""
@@ -66,7 +68,8 @@ class Folder:
                 f"{self.path} was written by a newer Penstock; this one reads format {FORMAT} at most",
                 hint="Use that version of Penstock, or give the sink another path.",
             )
-        return Memory(**{**found, "seeded": Lsn.parse(found["seeded"]) if found["seeded"] else None})
+        known = {name: found[name] for name in Memory.__dataclass_fields__ if name in found}
+        return Memory(**{**known, "seeded": Lsn.parse(found["seeded"]) if found["seeded"] else None})
 
     def remember(self, memory: Memory) -> None:
         """Keep the memory; durable on return."""
