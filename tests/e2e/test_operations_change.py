@@ -17,7 +17,7 @@ from penstock.engine.lineage import Lineage, Role
 from penstock.engine.marks import Marks
 from penstock.engine.state import State
 from tests.fixtures import market
-from tests.fixtures.commands import run_penstock
+from tests.fixtures.commands import COMMAND, run_penstock
 from tests.fixtures.opensearch import Node
 from tests.fixtures.opensearch_faults import Faulty
 from tests.fixtures.pipelines import LIMIT, START_S, Deployed, Run
@@ -297,9 +297,11 @@ def test_fields_are_added_in_place(deploy: Deploy, node: Node) -> None:
 
 @pytest.mark.long
 def test_a_sink_that_stays_down_is_left_behind_and_seeded_on_its_return(
-    deploy: Deploy, node: Node, faulty: Callable[..., Faulty]
+    deploy: Deploy, node: Node, faulty: Callable[..., Faulty], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E73, E86: past the limit the slot goes on without it, also over a restart; or the run stops, by setting."""
+    impatient = "from penstock.engine import retention; retention.LASTING_S = 1; " + COMMAND[-1]
+    monkeypatch.setattr("tests.fixtures.pipelines.COMMAND", [*COMMAND[:-1], impatient])
     between = faulty()
     deployed = deploy(node)
     execute = deployed.database.execute

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,6 +84,8 @@ def test_a_sink_that_is_down_at_the_start_is_waited_for_or_left_behind(
 
     monkeypatch.setattr("penstock.app.opening.open_parts", open_parts)
     answers_at = 3
+    clock = itertools.count(step=20.0)  # of seconds, each time that it is asked
+    monkeypatch.setattr("penstock.app.opening.monotonic", lambda: next(clock))
     with closing(State(tmp_path)) as state:
         lineage = Lineage(state)
         assert opened(OnDown.DETACH) == "opened"
@@ -91,8 +94,12 @@ def test_a_sink_that_is_down_at_the_start_is_waited_for_or_left_behind(
             opened(OnDown.HOLD, pause=None)
         held.append(11 * MIB)
         assert opened(OnDown.HOLD) == "opened"
+        assert opened(OnDown.STOP) == opened(OnDown.DETACH) == "opened"
+        assert lineage.away() == (), "it answers within a minute"
+        answers_at = 0
         with pytest.raises(SinkDownError, match="sink search is down"):
             opened(OnDown.STOP)
         assert lineage.away() == ()
+        paused.clear()
         assert opened(OnDown.DETACH) == "opened"
-        assert (tried[-1], lineage.away()) == (["local"], ("search",))
+        assert (tried[-1], lineage.away(), len(paused)) == (["local"], ("search",), 3)

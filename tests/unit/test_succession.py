@@ -198,14 +198,23 @@ def test_a_sink_is_left_behind_past_the_limit_only_and_joins_when_it_answers(pip
     """E73: told by the failure itself, or found by asking; whoever answers stays."""
     server = Server()
     pipeline.plan = replace(pipeline.plan, roll=server.roll(pipeline, search="detach", local="hold"))
-    absence = Absence(pipeline)  # type: ignore[arg-type]
+    now_s = [0.0]
+    absence = Absence(pipeline, clock=lambda: now_s[-1])  # type: ignore[arg-type]
     assert not absence.consider(failure("search")), "nobody knows how much is held back"
     server.retained = 10 * MIB
     assert not absence.consider(failure("search"))
     server.retained += 1
+    now_s.append(59.0)
+    assert not absence.consider(failure("search")), "it may be about to answer"
+    absence.recovered()
+    now_s.append(61.0)
+    assert not absence.consider(failure("search")), "it did, and fails since now"
+    now_s.append(130.0)
     assert not absence.consider(failure("local"))
-    assert not absence.consider(failure())
+    assert not absence.consider(failure()), "it answers when it is asked"
     server.silent = {"search": "no answer"}
+    assert not absence.consider(failure()), "it did not fail before now"
+    now_s.append(190.0)
     assert absence.consider(failure())
     assert (pipeline.plan.roll.away, pipeline.report.away) == (("search",), {"search": "no answer"})
     server.down = False
@@ -217,5 +226,9 @@ def test_a_sink_whose_setting_is_to_stop_ends_the_run(pipeline: Pipeline) -> Non
     """E73: with what to do."""
     server = Server(retained=11 * MIB)
     pipeline.plan = replace(pipeline.plan, roll=server.roll(pipeline, search="stop"))
+    now_s = [0.0]
+    absence = Absence(pipeline, clock=lambda: now_s[-1])  # type: ignore[arg-type]
+    assert not absence.consider(failure("search"))
+    now_s.append(60.0)
     with pytest.raises(SinkDownError, match="sink search is down"):
-        Absence(pipeline).consider(failure("search"))  # type: ignore[arg-type]
+        absence.consider(failure("search"))

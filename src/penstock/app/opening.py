@@ -1,14 +1,15 @@
 """The sinks of a deployment at its start, also where one of them is down: waited for, or left behind by its setting.
 
 Guarantees: as at any later time, the slot holds for a sink that does not answer until `max_retained_wal` is passed, and
-`on_down` decides then; what was left behind is noted down before anything is written without it. Each try is told.
-Deliberately not: waiting for what somebody has to mend, which is raised at once.
+for a minute at least; `on_down` decides then. What was left behind is noted down before anything is written without it.
+Each try is told. Deliberately not: waiting for what somebody has to mend, which is raised at once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from penstock.app.parts import open_parts
@@ -51,8 +52,8 @@ def open_present(
         except UnavailableError as error:
             if pause is None or not error.sink:
                 raise
-            held = _asked(retained)
-            leaving = retention.leaving({error.sink}, on_down, held) if retention.is_exceeded(held) else []
+            lasting, held = retention.lasting({error.sink}, monotonic()), _asked(retained)
+            leaving = retention.leaving(lasting, on_down, held) if retention.is_exceeded(held) else []
             if leaving:
                 lineage.detach(leaving)
                 log.error("sink %s is left behind: %s. It is seeded when it answers again.", error.sink, error.message)

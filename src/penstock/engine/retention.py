@@ -1,19 +1,22 @@
 """What is done about WAL that a slot holds back: when to warn, and what a sink that stays down leads to.
 
-Guarantees: plain values, no clock; a warning comes once for each doubling, not with each look. Deliberately not: asking
-the server, or a sink.
+Guarantees: plain values, no clock of its own; a warning comes once for each doubling, not with each look; a sink that
+fails only now is not one that stays down. Deliberately not: asking the server, or a sink.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import OperatorError
 
 HOLD, STOP, DETACH = "hold", "stop", "detach"
 # Without a limit of the deployment's own.
 _MUCH_BYTES = 1 << 30
+# WAL is held back by other things, too (a stop over a weekend, an open transaction): that the limit is passed says
+# nothing about a sink. A node that restarts is back within a minute, and to seed it would take longer than that.
+LASTING_S = 60.0
 
 
 class SinkDownError(OperatorError):
@@ -26,6 +29,17 @@ class Retention:
 
     limit: int | None = None
     _warned: int = 0
+    _failing: dict[str, float] = field(default_factory=dict)
+
+    def lasting(self, down: Collection[str], now_s: float) -> set[str]:
+        """Which of these sinks, all of which fail now (by any steady clock), have been failing for a while."""
+        for sink in down:
+            self._failing.setdefault(sink, now_s)
+        return {sink for sink in down if now_s - self._failing[sink] >= LASTING_S}
+
+    def recovered(self, but: Collection[str] = ()) -> None:
+        """No sink fails now, but for these."""
+        self._failing = {sink: since for sink, since in self._failing.items() if sink in but}
 
     def warning(self, retained: int) -> str:
         """What to say now; nothing where it was said, or is not worth it."""

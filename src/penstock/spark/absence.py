@@ -1,14 +1,16 @@
 """Sinks that stay down: watched, warned about, left behind past the limit, and taken back when they answer again.
 
-Guarantees: as long as a sink is part of the deployment the slot holds for it. One that is left behind is marked so,
-durably, before the first batch that it misses; it joins again between two batches, as a sink that has to be seeded.
-Deliberately not: deciding what a limit or a setting means (`engine.retention`), or how a sink is opened (`app`).
+Guarantees: as long as a sink is part of the deployment the slot holds for it, and one that fails for a moment stays.
+One that is left behind is marked so, durably, before the first batch that it misses; it joins again between two
+batches, as a sink that has to be seeded. Deliberately not: deciding what a limit or a setting means
+(`engine.retention`), or how a sink is opened (`app`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -50,6 +52,7 @@ class Absence:
     """The sinks of a pipeline that are away, or may soon be."""
 
     pipeline: Pipeline
+    clock: Callable[[], float] = time.monotonic
     _waiting: dict[str, threading.Thread] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,20 +74,29 @@ class Absence:
         return retained
 
     def consider(self, failure: RetryableError) -> bool:
-        """The stream failed: whether it goes on at once, without the sinks that are down."""
+        """The stream failed: whether it goes on at once, without the sinks that are down and have been for a while."""
+        lasting = self._retention.lasting({failure.sink} - {""}, self.clock())
         retained = self.look()
         if retained is None or not self._retention.is_exceeded(retained):
             return False
-        down = {failure.sink} if failure.sink else set(self._roll.silent())
-        leaving = self._retention.leaving(down, self._roll.on_down, retained)
+        if not failure.sink:
+            silent = set(self._roll.silent())
+            self._retention.recovered(but=silent)
+            lasting = self._retention.lasting(silent, self.clock())
+        leaving = self._retention.leaving(lasting, self._roll.on_down, retained)
         if not leaving:
             return False
         self.pipeline.change(lambda: self._roll.leave(leaving))
+        self._retention.recovered()
         for sink in leaving:
             self.pipeline.report.away[sink] = failure.message
             log.error("sink %s is left behind: %s. It is seeded anew when it answers again.", sink, failure.message)
         self.await_returns()
         return True
+
+    def recovered(self) -> None:
+        """Every sink has taken a batch."""
+        self._retention.recovered()
 
     def await_returns(self) -> None:
         """Wait, in threads of their own, for every sink that is away."""

@@ -336,6 +336,7 @@ class Pipeline:
                 self._watches.note(self._watches.watched())  # there is no telling what was written
                 raise
             self._backoff.succeeded()
+            self._absence.recovered()
             self._begun.set()
             failpoints.passing("checkpoint")
 
