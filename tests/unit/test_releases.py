@@ -35,6 +35,7 @@ FORMATS = {
     "penstock.sinks.local_file:FORMAT": 1,
     "penstock.sinks.opensearch_generation:FORMAT": 1,
     "penstock.sinks.delta_memory:FORMAT": 1,
+    "penstock.sinks.delta_sync:_FORMAT": 1,
     "penstock.sinks.parquet_folder:FORMAT": 1,
     "penstock.spark.offsets:_FORMAT": 1,
     "penstock.reference.store:FORMAT": 1,
