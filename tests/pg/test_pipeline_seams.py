@@ -303,7 +303,7 @@ def test_what_is_rejected_is_kept_before_its_batch_counts_and_replayed_as_it_is_
     running.report.end = end
     stepped.database.execute("UPDATE person SET name = 'tame' WHERE id = 7")
     sink.write = write  # type: ignore[method-assign]
-    assert answer(running, {"action": "replay", "index": "people"}) == {"taken": 1, "rejected": 0}
+    assert answer(running, {"action": "replay", "index": "people"}) == {"taken": 1, "rejected": 0, "skipped": {}}
     assert (stepped.held()["7"]["name"], running.state.quarantined()) == ("tame", [])
 
 

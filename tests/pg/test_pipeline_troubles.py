@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,22 +18,14 @@ from penstock.engine.policy import Backoff
 from penstock.errors import OperatorError, RetryableError
 from penstock.spark.pipeline import Pipeline
 from tests.fixtures.databases import Database
+from tests.fixtures.stepped import Stepped, apply
 from tests.fixtures.waiting import wait_until
-from tests.pg.test_pipeline_seams import PATIENCE_S, TABLES, Stepped, apply
 
+PATIENCE_S = 30.0
 # A build that waits for a lock, and does so for longer than a role's time limit.
 LATE = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%person%%' AND " + (
     "datname = current_database() AND query_start < clock_timestamp() - interval '0.4 s'"
 )
-
-
-@pytest.fixture
-def stepped(db18: Database, tmp_path: Path) -> Iterator[Stepped]:
-    db18.execute(TABLES)
-    found = Stepped(db18, tmp_path)
-    yield found
-    found.stop()
-    db18.execute("SELECT pg_drop_replication_slot('stepped')")
 
 
 @pytest.fixture

@@ -169,7 +169,8 @@ SOURCE = Table(
 )  # fmt: skip
 
 _ON_DOWN = Key("on_down", Word(OnDown), "What happens past `max_retained_wal` once the sink has been down for a"
-               " minute: `hold` the slot and wait, `detach` the sink, which is seeded anew when it answers again, or `stop` the run.",
+               " minute: `hold` the slot and wait, `detach` the sink, which is seeded anew when it answers again, or"
+               " `stop` the run.",
                OnDown.HOLD, added=True)  # fmt: skip
 
 
