@@ -1,4 +1,4 @@
-"""`check` against real databases: what does not fit is found, with its place and the SQL that mends it."""
+"""`check` against real databases: what does not fit is found, with its place and the SQL that fixes it."""
 
 from __future__ import annotations
 
@@ -566,7 +566,7 @@ def test_the_server_has_the_last_word_on_the_statements(database: Database) -> N
 
 
 def test_a_table_that_cannot_be_published_is_named_once(db18: Database) -> None:
-    """E42: an unlogged table, and one whose identity is NOTHING; the second with the SQL that mends it."""
+    """E42: an unlogged table, and one whose identity is NOTHING; the second with the SQL that fixes it."""
     db18.execute(
         "CREATE TABLE a (id int PRIMARY KEY); ALTER TABLE a REPLICA IDENTITY NOTHING;"
         "CREATE UNLOGGED TABLE u (id int PRIMARY KEY, a_id int); CREATE INDEX ON u (a_id)"

@@ -128,7 +128,7 @@ def test_the_script_for_an_administrator_is_sql_alone(folder: Path, db18: Databa
 def test_what_no_statement_mends_is_counted_beside_the_script(folder: Path, db18: Database) -> None:
     (folder / "books.schema.yml").write_text(SCHEMA.replace("text: title", "text: titel"))
     done = check(folder, db18, "--sql")
-    assert (done.returncode, done.stderr) == (0, "1 error no statement mends: see penstock check.\n")
+    assert (done.returncode, done.stderr) == (0, "1 error no statement fixes: see penstock check.\n")
     as_json = check(folder, db18, "--sql", "--json")
     told = json.loads(as_json.stdout)
     assert (as_json.returncode, as_json.stderr, told["sql"]) == (0, "", done.stdout)

@@ -72,7 +72,7 @@ def check_slot(found: slot.SlotInfo | None, deployment: Deployment, state: State
         raise SlotMissingError(
             f"slot {name} is gone, but {folder} says that changes were read from it",
             hint="Changes made since then cannot be had any more. See whether the database is the right one. If it is,"
-            " penstock reconcile --repair makes a slot and mends every index.",
+            " penstock reconcile --repair makes a slot and repairs every index.",
         )
     if found is None:
         state.forget_streamed()

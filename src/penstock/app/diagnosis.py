@@ -25,7 +25,7 @@ _OLD_TRANSACTION_S = 900.0
 _FEW_CONNECTIONS = 10
 # Of what a slot may hold back, how much may be used up before somebody should look.
 _WARN_SHARE = 0.5
-_REPAIR = "penstock reconcile --repair makes a slot, and mends every index."
+_REPAIR = "penstock reconcile --repair makes a slot, and repairs every index."
 
 
 class Verdict(StrEnum):

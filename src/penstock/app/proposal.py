@@ -140,7 +140,7 @@ def _named(survey: Survey, tables: Sequence[QualifiedTable]) -> Roots:
         if info.ancestors:
             raise ConfigError(f"{table} is a partition of {info.root}", hint=f"Name {info.root} instead.")
         if reason := survey.unfit.get(table):
-            raise ConfigError(f"{table} cannot become an index: {reason}", hint="Name another table, or mend that.")
+            raise ConfigError(f"{table} cannot become an index: {reason}", hint="Name another table, or fix that.")
     return Roots(tuple(dict.fromkeys(tables)))
 
 

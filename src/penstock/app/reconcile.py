@@ -111,7 +111,7 @@ def _unmended(parts: Parts, index: str) -> str:
     """Of an index: the sinks that a repair cannot reach, and what can. What is still to be seeded misses nothing."""
     full = [sink for sink in parts.sinks[index] if sink.seeded(index) is not None]
     found = [sink.name for sink in full if not (isinstance(sink, ReadableSink) and sink.exact)]
-    return f"sink {' and '.join(found)} cannot be compared; penstock reindex {index} mends it" if found else ""
+    return f"sink {' and '.join(found)} cannot be compared; penstock reindex {index} repairs it" if found else ""
 
 
 def _making(state: State, index: str, sinks: Sequence[ReadableSink]) -> tuple[int, list[str]]:

@@ -1,4 +1,4 @@
-"""`penstock check`: do the schemas fit the database; offline, how each document is mapped; and the SQL that mends it.
+"""`penstock check`: do the schemas fit the database; offline, how each document is mapped; and the SQL that fixes it.
 
 Guarantees: changes nothing on the server. The exit code is 0 where no error was found (warnings and notes do not count
 unless --strict), 1 where one was, 2 where a file cannot be read as it stands. Deliberately not: mending; --sql prints
@@ -46,7 +46,7 @@ def check(indexes: tuple[str, ...], offline: bool, sql: bool, json: bool, **more
     Columns, types, nulls, keys, links, indexes, filters, rights, row security, replica identities and the publication
     are looked at, and nothing is changed. The exit code is 1 where an error was found; warnings and notes do not count.
     With --sql it is 0 where the script could be written; as JSON that is `sql`, and `left` are the errors that no
-    statement mends.
+    statement fixes.
     """
     from penstock.config.file import read_deployment
 
@@ -148,7 +148,7 @@ def _show_script(report: LiveReport, schemas: Sequence[DocumentSchema], role: st
         return
     click.echo(text, nl=False)
     if left:
-        click.echo(f"{len(left)} {_plural('error', len(left))} no statement mends: see penstock check.", err=True)
+        click.echo(f"{len(left)} {_plural('error', len(left))} no statement fixes: see penstock check.", err=True)
 
 
 def _show(deployment: Deployment, schemas: Sequence[DocumentSchema], report: LiveReport, json: bool) -> None:

@@ -95,6 +95,6 @@ def _lines(report: CoverageReport, added: frozenset[QualifiedTable]) -> Iterable
     for note in report.notes:
         yield f"  note: {visible(note)}"
     if report.sql:
-        who = "penstock coverage --fix can do this" if report.manageable and not report.blockers else "To mend it"
-        yield f"{who}; in SQL:" if who != "To mend it" else f"{who}, run:"
+        who = "penstock coverage --fix can do this" if report.manageable and not report.blockers else "To fix it"
+        yield f"{who}; in SQL:" if who != "To fix it" else f"{who}, run:"
         yield from (f"  {visible(line)}" for statement in report.sql for line in statement.splitlines())

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _COLOURS = {"good": "green", "note": "blue", "warning": "yellow", "error": "red"}
 
 
-@click.command(cls=SectionedCommand, short_help="What is wrong, and how to mend it.")
+@click.command(cls=SectionedCommand, short_help="What is wrong, and how to fix it.")
 @options.config
 @as_json
 @logged
 def doctor(config: str | None, json: bool) -> int:
     """Look at all that a deployment needs, from the server's settings to this machine's disk and clock.
 
-    Nothing is changed. Each finding comes with what mends it. The exit code is 1 where an error was found; warnings and
+    Nothing is changed. Each finding comes with what fixes it. The exit code is 1 where an error was found; warnings and
     notes do not count.
     """
     from penstock.app.doctor import examine

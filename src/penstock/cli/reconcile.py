@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.5
 
 
-@click.command(cls=SectionedCommand, short_help="Compare the sinks with the database, and mend them.")
+@click.command(cls=SectionedCommand, short_help="Compare the sinks with the database, and repair what differs.")
 @click.argument("index", nargs=-1, metavar="[INDEX]...")
 @option("--repair", is_flag=True, help="Mend what differs: documents are built anew and written.")
 @options.config
@@ -120,7 +120,7 @@ def _outcome(told: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     if not told["repair"]:
         return "differs"
     left = {"rejected": "rejected (see penstock quarantine)", "newer": "newer in the sink than anything that was read"}
-    words = [f"{one['repaired']} mended", *(f"{one[name]} {word}" for name, word in left.items() if one[name])]
+    words = [f"{one['repaired']} repaired", *(f"{one[name]} {word}" for name, word in left.items() if one[name])]
     return ", ".join(words)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a schema, as values: each finding with its place in the file and what mends it.
+"""What is wrong with a schema, as values: each finding with its place in the file and what fixes it.
 
 `check_columns` and `check_links` judge one schema by what the catalog said, without a connection: columns, types,
 nullability, keys, links, indexes. `check_filters` and `check_source` ask the server the rest; `check_live` runs all.

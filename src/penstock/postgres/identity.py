@@ -41,7 +41,7 @@ def lacking(info: TableInfo, needed: Collection[str]) -> str:
 
 
 def traceable(info: TableInfo, needed: Collection[str]) -> Blocker | None:
-    """None where an old row names every needed column; otherwise what is lacking, with the SQL that mends it."""
+    """None where an old row names every needed column; otherwise what is lacking, with the SQL that fixes it."""
     reason = lacking(info, needed)
     return Blocker(info.table, reason, "\n".join(remedy(info, needed).statements)) if reason else None
 

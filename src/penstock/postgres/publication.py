@@ -189,7 +189,7 @@ def _tell(report: CoverageReport, added: frozenset[QualifiedTable]) -> None:
         lines.insert(0, f"publication {name} does not carry {_listed(left)}")
     sql = [blocker.sql for blocker in report.blockers if blocker.sql] if added else report.sql
     if lines:
-        log.warning("%s", "\n".join([*lines, *(["To mend it, run:", *sql] if sql else [])]))
+        log.warning("%s", "\n".join([*lines, *(["To fix it, run:", *sql] if sql else [])]))
 
 
 def _listed(tables: Collection[QualifiedTable]) -> str:

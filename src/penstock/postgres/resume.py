@@ -10,7 +10,7 @@ from penstock.errors import PositionError, SlotMissingError
 from penstock.model import Lsn, Origin
 from penstock.postgres.slot import SlotInfo
 
-REPAIR = "Changes may be lost. penstock reconcile --repair goes on from here, and mends every index."
+REPAIR = "Changes may be lost. penstock reconcile --repair goes on from here, and repairs every index."
 """What the runner of a deployment does about a slot that does not serve its checkpoint."""
 _RECONCILE = (
     "Run penstock reconcile --repair, or start with a new slot and a new backfill (a Spark query: a new checkpoint)."

@@ -140,7 +140,7 @@ def verify(slot: SlotInfo, database: str) -> None:
         raise SlotLostError(
             f"slot {slot.name} is lost{why}: the server has removed WAL that it still needed",
             hint="Changes are missing for good. For a deployment, penstock reconcile --repair makes a new slot and"
-            " mends every index; a reader of your own needs a new copy from a new slot"
+            " repairs every index; a reader of your own needs a new copy from a new slot"
             f" (penstock slots drop {slot.name}). To prevent it, raise max_slot_wal_keep_size.",
         )
 

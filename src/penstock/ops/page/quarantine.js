@@ -15,7 +15,7 @@ export async function showQuarantine(now) {
   if (!now.can.includes("quarantine") || (quarantined === 0 && !now.quarantined)) return;
   const { entries, total } = await ask(`/quarantine?limit=${SHOWN}`);
   quarantined = total;
-  const advice = "A row that is mended leaves by itself. After mending the sink, replay: the document is built again.";
+  const advice = "A row that is fixed leaves by itself. After fixing the sink, replay: the document is built again.";
   // What a replay came to is left to be read for a while.
   if (!$("quarantine-said").dataset.kept) {
     const shown = total > entries.length ? ` The oldest ${entries.length} of ${number(total)} are shown.` : "";
