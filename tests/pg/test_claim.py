@@ -41,6 +41,7 @@ def test_one_process_has_a_slot_at_a_time(database: Database, monkeypatch: pytes
         assert f"process {pid}, penstock, user" in second.take()
         assert other.take() == "", "of another slot"
         other.close()
+        wait_until(lambda: database.execute(HELD) == [(pid,)], 10, "the other lock to go")
         first.renew()
         end(database, pid)
         # That a connection is gone is heard a moment after the server has ended its process.
